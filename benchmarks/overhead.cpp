@@ -1,15 +1,12 @@
 // The cost of ferry apart from calls: processor time of two idle workers that are connected to each other, and what the
 // flight recorder, an interceptor that does nothing, a session of the profiler, and metrics add to a small call.
 
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -18,6 +15,7 @@
 
 #include "support/handlers.hpp"
 #include "support/options.hpp"
+#include "support/process.hpp"
 #include "support/report.hpp"
 #include "support/statistics.hpp"
 #include "support/worker_pair.hpp"
@@ -26,17 +24,6 @@ namespace ferry_bench {
 namespace {
 
 using namespace std::chrono_literals;
-
-// Seconds of processor time that a process (0: this one) has used, to the nanosecond.
-double processor_seconds(pid_t process) {
-  clockid_t which{};
-  if (const int reason = ::clock_getcpuclockid(process, &which); reason != 0) {
-    throw std::system_error(reason, std::generic_category(), "clock_getcpuclockid");
-  }
-  timespec now{};
-  if (::clock_gettime(which, &now) != 0) throw std::system_error(errno, std::generic_category(), "clock_gettime");
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
 
 void measure(report& out, const options& chosen, const std::string& transport) {
   const std::string prefix = "idle/" + transport + "/";

@@ -12,14 +12,10 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <ctime>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <iterator>
-#include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -27,13 +23,10 @@
 #include <vector>
 
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <ferry/ferry.hpp>
 
-#include "support/bare_member.hpp"
 #include "support/handlers.hpp"
 #include "support/options.hpp"
 #include "support/process.hpp"
@@ -135,26 +128,9 @@ int be_many(const std::vector<std::string>& arguments) {
 
 // ---------------------------------------------------------------- the baseline
 
-sockaddr_un address_of(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) throw std::length_error("the path of a socket is too long: " + path);
-  std::copy(path.begin(), path.end(), address.sun_path);
-  return address;
-}
-
-descriptor unix_socket() {
-  descriptor made(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (made.get() < 0) fail("socket");
-  return made;
-}
-
 // Arguments: the path of its socket.
 int serve_bare(const std::vector<std::string>& arguments) {
-  const descriptor listener = unix_socket();
-  const sockaddr_un own = address_of(arguments.at(0));
-  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own) != 0) fail("bind");
-  if (::listen(listener.get(), 128) != 0) fail("listen");
+  const descriptor listener = listen_at(arguments.at(0), 128);
   const descriptor poll(::epoll_create1(EPOLL_CLOEXEC));
   const auto watch = [&](int which) {
     epoll_event event{};
@@ -188,9 +164,7 @@ int serve_bare(const std::vector<std::string>& arguments) {
 }
 
 int call_bare(const std::vector<std::string>& arguments) {
-  const descriptor socket = unix_socket();
-  const sockaddr_un there = address_of(arguments.at(0));
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&there), sizeof there) != 0) fail("connect");
+  const descriptor socket = connect_to(arguments.at(0));
   std::array<char, small_message> message{};
   return measure_windows([&] {
     write_all(socket.get(), message.data(), message.size());
@@ -292,25 +266,6 @@ void measure_clients(report& out, const options& chosen, const std::string& tran
   bare.stop();
 }
 
-double memory_of(pid_t process) {
-  std::ifstream status("/proc/" + std::to_string(process) + "/status");
-  for (std::string word; status >> word;) {
-    double kib = 0;
-    if (word == "VmRSS:" && status >> kib) return kib;
-  }
-  throw std::runtime_error("the memory of a process cannot be read");
-}
-
-double processor_seconds(pid_t process) {
-  clockid_t which{};
-  if (const int reason = ::clock_getcpuclockid(process, &which); reason != 0) {
-    throw std::system_error(reason, std::generic_category(), "clock_getcpuclockid");
-  }
-  timespec now{};
-  if (::clock_gettime(which, &now) != 0) fail("clock_gettime");
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
 double descriptors_of(pid_t process) {
   const std::filesystem::directory_iterator all("/proc/" + std::to_string(process) + "/fd");
   return static_cast<double>(std::distance(begin(all), end(all)));
@@ -332,7 +287,7 @@ void measure_connections(report& out, const options& chosen, const std::string& 
   }
   all.await_server();
   all.await_clients();
-  const double memory = memory_of(all.server());
+  const double memory = resident_kib(all.server());
   const double descriptors = descriptors_of(all.server());
   char step = 1;
   for (const child_process& each : all.clients()) {
@@ -340,7 +295,7 @@ void measure_connections(report& out, const options& chosen, const std::string& 
     await_ready(each);
   }
   std::this_thread::sleep_for(3s);  // heartbeats have connections of their own, which the first ticks open
-  const double memory_then = memory_of(all.server());
+  const double memory_then = resident_kib(all.server());
   const double before = processor_seconds(all.server());
   const auto started = clock::now();
   std::this_thread::sleep_for(length);

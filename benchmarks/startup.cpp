@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -295,25 +294,16 @@ void together(int size, const std::function<void(int)>& action) {
   if (failure) std::rethrow_exception(failure);
 }
 
-double resident_kib() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    double kib = 0;
-    if (word == "VmRSS:" && status >> kib) return kib;
-  }
-  throw std::runtime_error("the memory of this process cannot be read");
-}
-
 void measure_static(report& out, const options& chosen, int size) {
   const std::string name = "static/" + std::to_string(size);
   if (!chosen.wants(name)) return;
   out.section(name);
-  const double memory_before = resident_kib();
+  const double memory_before = resident_kib(0);
   simulated_group group(size, false);
   const auto begin = clock_type::now();
   together(size, [&](int rank) { group.join(rank); });
   const double start = milliseconds(clock_type::now() - begin);
-  const double memory = resident_kib() - memory_before;
+  const double memory = resident_kib(0) - memory_before;
   const double requests = group.requests_each();
   const auto leave = clock_type::now();
   together(size, [&](int rank) { group[rank].agent->leave_together({}); });

@@ -69,4 +69,21 @@ class rate_window {
   std::size_t calls_ = 0;
 };
 
+/// The same of one that makes calls and waits for the end of any: `begin` a call, `end` one.
+template <class Begin, class End>
+double per_second(const job& of, const Begin& begin, const End& end) {
+  rate_window window(of);
+  std::size_t running = in_flight;
+  for (std::size_t i = 0; i != in_flight; ++i) begin();
+  while (running != 0) {
+    end();
+    if (window.again()) {
+      begin();
+    } else {
+      --running;
+    }
+  }
+  return window.per_second();
+}
+
 }  // namespace peer

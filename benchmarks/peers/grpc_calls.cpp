@@ -104,18 +104,8 @@ std::vector<double> measure(const peer::job& of, const std::string& address) {
   };
   for (int warm = 0; warm != 10; ++warm) call();
   if (of.what != peer::kind::rate) return ferry_bench::time_each(of.window, 3, call);
-  peer::rate_window window(of);
-  std::size_t running = peer::in_flight;
-  for (std::size_t i = 0; i != running; ++i) calling.start(bytes);
-  while (running != 0) {
-    calling.end_one();
-    if (window.again()) {
-      calling.start(bytes);
-    } else {
-      --running;
-    }
-  }
-  return {window.per_second()};
+  return {peer::per_second(
+      of, [&] { calling.start(bytes); }, [&] { calling.end_one(); })};
 }
 
 }  // namespace

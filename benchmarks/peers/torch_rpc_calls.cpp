@@ -43,15 +43,13 @@ std::vector<double> measure(const peer::job& of, const std::string& file) {
   const auto call = [&] { end(begin()); };
   for (int warm = 0; warm != 10; ++warm) call();
   if (of.what != peer::kind::rate) return ferry_bench::time_each(of.window, 3, call);
-  peer::rate_window window(of);
   std::deque<c10::intrusive_ptr<rpc::JitFuture>> running;
-  for (std::size_t i = 0; i != peer::in_flight; ++i) running.push_back(begin());
-  while (!running.empty()) {
-    end(running.front());
-    running.pop_front();
-    if (window.again()) running.push_back(begin());
-  }
-  return {window.per_second()};
+  return {peer::per_second(
+      of, [&] { running.push_back(begin()); },
+      [&] {
+        end(running.front());
+        running.pop_front();
+      })};
 }
 
 }  // namespace

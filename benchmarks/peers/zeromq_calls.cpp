@@ -57,18 +57,8 @@ std::vector<double> measure(const peer::job& of, const std::string& address) {
   };
   for (int warm = 0; warm != 10; ++warm) call();
   if (of.what != peer::kind::rate) return ferry_bench::time_each(of.window, 3, call);
-  peer::rate_window window(of);
-  std::size_t running = peer::in_flight;
-  for (std::size_t i = 0; i != running; ++i) end.send(request);
-  while (running != 0) {
-    end.receive();
-    if (window.again()) {
-      end.send(request);
-    } else {
-      --running;
-    }
-  }
-  return {window.per_second()};
+  return {peer::per_second(
+      of, [&] { end.send(request); }, [&] { end.receive(); })};
 }
 
 }  // namespace

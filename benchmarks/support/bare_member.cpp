@@ -1,15 +1,11 @@
 #include "bare_member.hpp"
 
 #include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <iterator>
-#include <stdexcept>
 #include <system_error>
 
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include "process.hpp"
 #include "statistics.hpp"
@@ -17,22 +13,7 @@
 namespace ferry_bench {
 namespace {
 
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
-
-sockaddr_un address_of(const std::string& folder, int rank) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string path = folder + "/" + std::to_string(rank);
-  if (path.size() >= sizeof address.sun_path) throw std::length_error("the path of a socket is too long: " + path);
-  std::memcpy(address.sun_path, path.data(), path.size());
-  return address;
-}
-
-descriptor unix_socket() {
-  descriptor made(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (made.get() < 0) fail("socket");
-  return made;
-}
+std::string path_of(const std::string& folder, int rank) { return folder + "/" + std::to_string(rank); }
 
 }  // namespace
 
@@ -48,25 +29,17 @@ int run_bare_member(const std::vector<std::string>& arguments) {
   const std::string& folder = arguments.at(0);
   const int rank = std::stoi(arguments.at(1));
   const int size = std::stoi(arguments.at(2));
-  const descriptor listener = unix_socket();
-  const sockaddr_un own = address_of(folder, rank);
-  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own) != 0) fail("bind");
-  if (::listen(listener.get(), size) != 0) fail("listen");
+  const descriptor listener = listen_at(path_of(folder, rank), size);
   char ready = 1;
   write_all(control_descriptor, &ready, 1);
   if (!read_all(control_descriptor, &ready, 1)) return 1;
   times.initialised = now_of_all_processes();
 
   std::vector<descriptor> others;
-  for (int other = 0; other != rank; ++other) {
-    descriptor made = unix_socket();
-    const sockaddr_un there = address_of(folder, other);
-    if (::connect(made.get(), reinterpret_cast<const sockaddr*>(&there), sizeof there) != 0) fail("connect");
-    others.push_back(std::move(made));
-  }
+  for (int other = 0; other != rank; ++other) others.push_back(connect_to(path_of(folder, other)));
   for (int other = rank + 1; other != size; ++other) {
     others.emplace_back(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (others.back().get() < 0) fail("accept");
+    if (others.back().get() < 0) throw std::system_error(errno, std::generic_category(), "accept");
   }
   // A request and an answer of 64 bytes in each direction; what is under way fits into the sockets.
   char message[64] = {};

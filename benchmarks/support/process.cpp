@@ -1,11 +1,14 @@
 #include "process.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <exception>
+#include <fstream>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
@@ -15,6 +18,7 @@
 #include <netinet/tcp.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,6 +33,20 @@ descriptor_pair unix_sockets() {
   std::array<int, 2> both{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, both.data()) != 0) fail("socketpair");
   return {descriptor(both[0]), descriptor(both[1])};
+}
+
+sockaddr_un unix_address(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) throw std::length_error("the path of a socket is too long: " + path);
+  std::copy(path.begin(), path.end(), address.sun_path);
+  return address;
+}
+
+descriptor unix_socket() {
+  descriptor made(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (made.get() < 0) fail("socket");
+  return made;
 }
 
 // A listening socket on a free port of 127.0.0.1, and its address.
@@ -88,6 +106,40 @@ descriptor& descriptor::operator=(descriptor&& other) noexcept {
 descriptor::~descriptor() { reset(); }
 void descriptor::reset() noexcept {
   if (value_ >= 0) ::close(std::exchange(value_, -1));
+}
+
+descriptor listen_at(const std::string& path, int backlog) {
+  descriptor made = unix_socket();
+  const sockaddr_un own = unix_address(path);
+  if (::bind(made.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own) != 0) fail("bind");
+  if (::listen(made.get(), backlog) != 0) fail("listen");
+  return made;
+}
+
+descriptor connect_to(const std::string& path) {
+  descriptor made = unix_socket();
+  const sockaddr_un there = unix_address(path);
+  if (::connect(made.get(), reinterpret_cast<const sockaddr*>(&there), sizeof there) != 0) fail("connect");
+  return made;
+}
+
+double processor_seconds(pid_t process) {
+  clockid_t which{};
+  if (const int reason = ::clock_getcpuclockid(process, &which); reason != 0) {
+    throw std::system_error(reason, std::generic_category(), "clock_getcpuclockid");
+  }
+  timespec now{};
+  if (::clock_gettime(which, &now) != 0) fail("clock_gettime");
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+double resident_kib(pid_t process) {
+  std::ifstream status("/proc/" + (process == 0 ? "self" : std::to_string(process)) + "/status");
+  for (std::string word; status >> word;) {
+    double kib = 0;
+    if (word == "VmRSS:" && status >> kib) return kib;
+  }
+  throw std::runtime_error("the memory of a process cannot be read");
 }
 
 descriptor_pair connected_sockets(const std::string& kind) { return kind == "tcp" ? tcp_sockets() : unix_sockets(); }

@@ -38,6 +38,15 @@ struct descriptor_pair {
 /// Two connected blocking stream sockets of the kind "tcp" (loopback, without delay) or "unix".
 descriptor_pair connected_sockets(const std::string& kind);
 
+/// A blocking unix socket that listens at a path, and one that is connected to such a socket.
+descriptor listen_at(const std::string& path, int backlog);
+descriptor connect_to(const std::string& path);
+
+/// Seconds of processor time that a process (0: this one) has used, to the nanosecond.
+double processor_seconds(pid_t process);
+/// The memory that a process has in use now, in KiB.
+double resident_kib(pid_t process);
+
 /// A TCP port of 127.0.0.1 that was free a moment ago.
 std::uint16_t free_port();
 

@@ -317,9 +317,9 @@ void call_one_way(std::shared_ptr<worker_core> worker, const to& destination, A&
 
 /// Calls F on another worker (or this one) and waits for its result. Argument tensors are not copied: they must not be
 /// written until the call has returned; from then on the current streams of the thread wait until devices have read
-/// them. Arguments that are rvalues (temporaries, std::move(t)) may be moved from once they have been encoded: to a worker of the
-/// same process the memory of their tensors is handed over (docs/tensors.md). Throws what F threw, or errc::rpc_timeout, call_cancelled, peer_lost, unknown_worker, ...: the call ends
-/// exactly once, even if the peer fails. Thread-safe.
+/// them. Arguments that are rvalues (temporaries, std::move(t)) may be moved from once they have been encoded: to a worker of
+/// the same process the memory of their tensors is handed over (docs/tensors.md). Throws what F threw, or errc::rpc_timeout,
+/// call_cancelled, peer_lost, unknown_worker, ...: the call ends exactly once, even if the peer fails. Thread-safe.
 template <auto F, class... A>
 auto rpc_sync(const to& destination, A&&... args)
     -> detail::result_of<detail::resolve<F, std::remove_cvref_t<A>...>::function> {

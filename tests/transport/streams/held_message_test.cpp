@@ -32,6 +32,13 @@ outgoing_message request(const std::string& text, std::uint8_t flags = 0) {
   return message;
 }
 
+outgoing_message cancellation() {
+  outgoing_message message;
+  message.header.kind = frame_kind::cancel;
+  message.finish();
+  return message;
+}
+
 struct receiver : connection_receiver {
   void on_message(connection&, inbound_message&&) noexcept override {}
   void on_closed(connection&, std::exception_ptr) noexcept override {}
@@ -93,6 +100,14 @@ struct line {
     std::string texts;
     for (std::string more; !(more = next_write()).empty();) texts += (texts.empty() ? "" : " ") + more;
     return texts;
+  }
+  // As a thread that reads it does.
+  void stop_watching() const {
+    struct at_once final : drive_condition {
+      [[nodiscard]] bool done() const noexcept override { return true; }
+    } condition;
+    REQUIRE(from->drive(condition, deadline()));
+    REQUIRE_FALSE(loop->watched);
   }
   // Until one is held back, which is written. A busy machine may need more than a few.
   void learn() {
@@ -195,21 +210,14 @@ TEST_CASE("a one-way message and a cancellation take one along, too") {
 
   there.learn();
   there.hold("c");
-  outgoing_message cancel;
-  cancel.header.kind = frame_kind::cancel;
-  cancel.finish();
-  there.from->send(std::move(cancel));
+  there.from->send(cancellation());
   CHECK(there.all_writes().starts_with("c"));
 }
 
 TEST_CASE("a connection is watched once a message is written that no other one has followed") {
-  struct at_once final : drive_condition {
-    [[nodiscard]] bool done() const noexcept override { return true; }
-  } condition;
   line there;
   there.learn();
-  REQUIRE(there.from->drive(condition, deadline()));
-  REQUIRE_FALSE(there.loop->watched);
+  there.stop_watching();
   there.hold("a");
   CHECK_FALSE(there.loop->watched);
   held_output::release();
@@ -218,18 +226,11 @@ TEST_CASE("a connection is watched once a message is written that no other one h
 }
 
 TEST_CASE("a connection is watched when its thread goes on, also if a cancellation took the message along") {
-  struct at_once final : drive_condition {
-    [[nodiscard]] bool done() const noexcept override { return true; }
-  } condition;
   line there;
   there.learn();
-  REQUIRE(there.from->drive(condition, deadline()));
-  REQUIRE_FALSE(there.loop->watched);
+  there.stop_watching();
   there.hold("a");
-  outgoing_message cancel;
-  cancel.header.kind = frame_kind::cancel;
-  cancel.finish();
-  there.from->send(std::move(cancel));
+  there.from->send(cancellation());
   CHECK(there.all_writes().starts_with("a"));
   held_output::release();
   CHECK(there.loop->watched);
