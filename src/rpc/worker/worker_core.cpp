@@ -20,7 +20,10 @@ namespace ferry::inline v0::detail {
 namespace {
 
 constexpr std::chrono::seconds handler_end_limit{5};  // for handlers still running when the worker has closed
-constexpr std::chrono::seconds store_end_limit{5};    // for other workers to leave a store served here
+// For other workers to leave a store served here, and the same for each of a group that has shut down together: they all have
+// yet to read that, and may share a few processors.
+constexpr std::chrono::milliseconds store_end_limit{5000};
+constexpr std::chrono::milliseconds store_end_limit_each{50};
 
 // The workers of the process in the order of their start; the last one is current.
 struct worker_list {
@@ -238,6 +241,8 @@ void worker_core::part(shutdown_mode how, timeout limit) {
 
 void worker_core::end(shutdown_mode how, timeout limit) {
   const bool graceful = how != shutdown_mode::at_once;
+  const std::size_t together =
+      how == shutdown_mode::together && store_->serves() ? agent_->members().workers().size() : 0;
   std::exception_ptr failure;
   if (graceful) {
     try {
@@ -273,7 +278,7 @@ void worker_core::end(shutdown_mode how, timeout limit) {
   pool_->forget_owner();
   if (graceful && !failure) {
     try {
-      store_->drain(store_end_limit);
+      store_->drain(store_end_limit + together * store_end_limit_each);
     } catch (const std::exception& e) {
       log(log_level::info, fmt::format("{}: while the others left the store: {}", to_string(agent_->self()), e.what()));
     }
