@@ -256,7 +256,10 @@ TEST_CASE("a worker that leaves tells those whom only it knows that contexts are
 TEST_CASE("a hop of a pass may take longer than calls do by default") {
   reset();
   ferry_test::cluster_options options;
-  options.configure = [](ferry::worker_config& config) { config.rpc_timeout = 100ms; };
+  options.configure = [](ferry::worker_config& config) {
+    config.rpc_timeout = 100ms;
+    config.init_timeout = 60s;
+  };
   cluster group(2, options);
   const tensor a = leaf({2, 3});
   const dist::context context(group[0]);

@@ -160,9 +160,13 @@ struct holder {
 
 namespace {
 
-// What goes with the first call is copied: only then it is known to stay within the process.
+// What goes with the first call is copied: only then it is known to stay within the process. Free functions call for the
+// worker that started last, which may be either.
 const ferry::worker& connected(cluster& group) {
-  for (const char* to : {"worker0", "worker1"}) (void)group[0].rpc_sync<where>(to, fresh());
+  for (const char* to : {"worker0", "worker1"}) {
+    (void)group[0].rpc_sync<where>(to, fresh());
+    (void)ferry::rpc_sync<where>(to, fresh());
+  }
   return group[0];
 }
 
@@ -171,7 +175,7 @@ const ferry::worker& connected(cluster& group) {
 TEST_CASE("an rvalue tensor is handed over to a method of the same process") {
   cluster group(2);
   const ferry::worker& self = connected(group);
-  for (const char* to : {"worker1", "worker0"}) {
+  for (const std::string to : {"worker1", "worker0"}) {
     CAPTURE(to);
     tensor t = fresh();
     place memory = place_of(t);
