@@ -9,6 +9,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace address_target {
 namespace {
 
 // Whatever has survived a parser is printed into logs, and handed to the system as a C string.
@@ -76,7 +77,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace address_target
 
-const target address{"address", &run, &seeds};
+const target address{"address", &address_target::run, &address_target::seeds};
 
 }  // namespace fuzz

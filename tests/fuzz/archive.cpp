@@ -37,6 +37,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace archive_target {
 namespace {
 
 // A graph that may have cycles, which the fuzzer's search for leaks must not mistake for a fault of the archive.
@@ -220,7 +221,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace archive_target
 
-const target archive{"archive", &run, &seeds};
+const target archive{"archive", &archive_target::run, &archive_target::seeds};
 
 }  // namespace fuzz

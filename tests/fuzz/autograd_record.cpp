@@ -9,6 +9,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace autograd_record_target {
 namespace {
 
 using ferry::detail::decode_autograd_record;
@@ -82,7 +83,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace autograd_record_target
 
-const target autograd_record{"autograd_record", &run, &seeds};
+const target autograd_record{"autograd_record", &autograd_record_target::run, &autograd_record_target::seeds};
 
 }  // namespace fuzz

@@ -15,6 +15,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace checkpoint_target {
 namespace {
 
 template <class Out>
@@ -98,7 +99,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace checkpoint_target
 
-const target checkpoint{"checkpoint", &run, &seeds};
+const target checkpoint{"checkpoint", &checkpoint_target::run, &checkpoint_target::seeds};
 
 }  // namespace fuzz

@@ -14,6 +14,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace exceptions_target {
 namespace {
 
 // What the caller of a method gets for a reply with this payload; why it was refused, if it was.
@@ -80,7 +81,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace exceptions_target
 
-const target exceptions{"exceptions", &run, &seeds};
+const target exceptions{"exceptions", &exceptions_target::run, &exceptions_target::seeds};
 
 }  // namespace fuzz

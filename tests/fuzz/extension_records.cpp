@@ -5,6 +5,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace extension_records_target {
 namespace {
 
 void run(bytes input) {
@@ -39,7 +40,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace extension_records_target
 
-const target extension_records{"extension_records", &run, &seeds};
+const target extension_records{"extension_records", &extension_records_target::run, &extension_records_target::seeds};
 
 }  // namespace fuzz

@@ -12,6 +12,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace file_store_target {
 namespace {
 
 namespace d = ferry::detail;
@@ -136,7 +137,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace file_store_target
 
-const target file_store{"file_store", &run, &seeds};
+const target file_store{"file_store", &file_store_target::run, &file_store_target::seeds};
 
 }  // namespace fuzz

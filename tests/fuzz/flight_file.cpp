@@ -16,6 +16,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace flight_file_target {
 namespace {
 
 namespace d = ferry::detail;
@@ -184,7 +185,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace flight_file_target
 
-const target flight_file{"flight_file", &run, &seeds};
+const target flight_file{"flight_file", &flight_file_target::run, &flight_file_target::seeds};
 
 }  // namespace fuzz

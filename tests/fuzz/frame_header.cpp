@@ -7,6 +7,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace frame_header_target {
 namespace {
 
 using header_bytes = std::array<std::byte, ferry::frame_header::encoded_size>;
@@ -59,7 +60,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace frame_header_target
 
-const target frame_header{"frame_header", &run, &seeds};
+const target frame_header{"frame_header", &frame_header_target::run, &frame_header_target::seeds};
 
 }  // namespace fuzz

@@ -15,6 +15,7 @@
 #include "transport/streams/frame_reader.hpp"
 
 namespace fuzz {
+namespace frame_reader_target {
 namespace {
 
 struct stream {
@@ -274,7 +275,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace frame_reader_target
 
-const target frame_reader{"frame_reader", &run, &seeds};
+const target frame_reader{"frame_reader", &frame_reader_target::run, &frame_reader_target::seeds};
 
 }  // namespace fuzz

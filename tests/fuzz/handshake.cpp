@@ -4,6 +4,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace handshake_target {
 namespace {
 
 namespace d = ferry::detail;
@@ -95,7 +96,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace handshake_target
 
-const target handshake{"handshake", &run, &seeds};
+const target handshake{"handshake", &handshake_target::run, &handshake_target::seeds};
 
 }  // namespace fuzz

@@ -8,6 +8,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace http_request_target {
 namespace {
 
 using request = ferry::detail::http_request;
@@ -79,7 +80,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace http_request_target
 
-const target http_request{"http_request", &run, &seeds};
+const target http_request{"http_request", &http_request_target::run, &http_request_target::seeds};
 
 }  // namespace fuzz

@@ -13,6 +13,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace links_target {
 namespace {
 
 using namespace ferry;
@@ -217,7 +218,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace links_target
 
-const target links{"links", &run, &seeds};
+const target links{"links", &links_target::run, &links_target::seeds};
 
 }  // namespace fuzz

@@ -13,6 +13,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace meeting_target {
 namespace {
 
 ferry_run::options options_of_node(int rank) {
@@ -88,7 +89,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace meeting_target
 
-const target meeting{"meeting", &run, &seeds};
+const target meeting{"meeting", &meeting_target::run, &meeting_target::seeds};
 
 }  // namespace fuzz

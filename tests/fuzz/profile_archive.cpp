@@ -12,6 +12,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace profile_archive_target {
 namespace {
 
 using ferry::range_kind;
@@ -69,7 +70,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace profile_archive_target
 
-const target profile_archive{"profile_archive", &run, &seeds};
+const target profile_archive{"profile_archive", &profile_archive_target::run, &profile_archive_target::seeds};
 
 }  // namespace fuzz

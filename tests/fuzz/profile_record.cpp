@@ -15,6 +15,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace profile_record_target {
 namespace {
 
 using ferry::range_kind;
@@ -116,7 +117,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace profile_record_target
 
-const target profile_record{"profile_record", &run, &seeds};
+const target profile_record{"profile_record", &profile_record_target::run, &profile_record_target::seeds};
 
 }  // namespace fuzz

@@ -12,6 +12,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace references_target {
 namespace {
 
 using namespace ferry::detail;
@@ -130,7 +131,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace references_target
 
-const target references{"references", &run, &seeds};
+const target references{"references", &references_target::run, &references_target::seeds};
 
 }  // namespace fuzz

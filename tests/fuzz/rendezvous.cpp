@@ -15,6 +15,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace rendezvous_target {
 namespace {
 
 constexpr std::array variables = {"RANK",
@@ -125,7 +126,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace rendezvous_target
 
-const target rendezvous{"rendezvous", &run, &seeds};
+const target rendezvous{"rendezvous", &rendezvous_target::run, &rendezvous_target::seeds};
 
 }  // namespace fuzz

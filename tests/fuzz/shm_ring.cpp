@@ -11,6 +11,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace shm_ring_target {
 namespace {
 
 constexpr std::size_t ring_bytes = 64;
@@ -118,7 +119,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace shm_ring_target
 
-const target shm_ring{"shm_ring", &run, &seeds};
+const target shm_ring{"shm_ring", &shm_ring_target::run, &shm_ring_target::seeds};
 
 }  // namespace fuzz

@@ -13,6 +13,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace store_client_target {
 namespace {
 
 namespace d = ferry::detail;
@@ -154,7 +155,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace store_client_target
 
-const target store_client{"store_client", &run, &seeds};
+const target store_client{"store_client", &store_client_target::run, &store_client_target::seeds};
 
 }  // namespace fuzz

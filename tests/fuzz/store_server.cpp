@@ -17,6 +17,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace store_server_target {
 namespace {
 
 namespace d = ferry::detail;
@@ -183,7 +184,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace store_server_target
 
-const target store_server{"store_server", &run, &seeds};
+const target store_server{"store_server", &store_server_target::run, &store_server_target::seeds};
 
 }  // namespace fuzz

@@ -8,6 +8,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace tensor_table_target {
 namespace {
 
 std::vector<ferry::tensor> decode(std::size_t count, std::uint64_t data, bytes table) {
@@ -78,7 +79,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace tensor_table_target
 
-const target tensor_table{"tensor_table", &run, &seeds};
+const target tensor_table{"tensor_table", &tensor_table_target::run, &tensor_table_target::seeds};
 
 }  // namespace fuzz

@@ -5,6 +5,7 @@
 #include "targets.hpp"
 
 namespace fuzz {
+namespace worker_record_target {
 namespace {
 
 void run(bytes input) {
@@ -72,7 +73,8 @@ void seeds(const seed_sink& sink) {
 }
 
 }  // namespace
+}  // namespace worker_record_target
 
-const target worker_record{"worker_record", &run, &seeds};
+const target worker_record{"worker_record", &worker_record_target::run, &worker_record_target::seeds};
 
 }  // namespace fuzz

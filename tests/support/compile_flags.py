@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The include paths and definitions with which the build compiles a source file, for tests that compile code themselves.
+"""The arguments with which the build compiles a source file, for tests that compile code themselves.
 
-usage: compile_flags.py BUILD_ROOT SOURCE    prints them on one line
+usage: compile_flags.py BUILD_ROOT SOURCE    prints the include paths and definitions on one line
 """
 import json
 import os
@@ -18,26 +18,31 @@ def compiled_files(path):
         return [os.path.realpath(name) for name in re.findall(r'^#include *["<](.+)[">]$', file.read(), re.MULTILINE)]
 
 
-def compile_flags(build_root, source):
+def compilation(build_root, source):
+    """The directory and the words of the command that compiles the file."""
     with open(os.path.join(build_root, "compile_commands.json"), encoding="utf-8") as file:
         commands = json.load(file)
     for entry in commands:
         directory = entry["directory"]
-        if os.path.realpath(source) not in compiled_files(os.path.join(directory, entry["file"])):
-            continue
-        flags = []
-        words = iter(shlex.split(entry["command"]))
-        for word in words:
-            if word == "-isystem":
-                flags += [word, os.path.join(directory, next(words))]
-            elif word.startswith("-I"):
-                flags.append("-I" + os.path.join(directory, word[2:]))
-            elif word.startswith("-isystem"):
-                flags.append("-isystem" + os.path.join(directory, word[8:]))
-            elif word.startswith(("-D", "-std=")):
-                flags.append(word)
-        return flags
+        if os.path.realpath(source) in compiled_files(os.path.join(directory, entry["file"])):
+            return directory, shlex.split(entry["command"])
     raise SystemExit(f"{source} is not compiled in {build_root}")
+
+
+def compile_flags(build_root, source):
+    directory, command = compilation(build_root, source)
+    flags = []
+    words = iter(command)
+    for word in words:
+        if word == "-isystem":
+            flags += [word, os.path.join(directory, next(words))]
+        elif word.startswith("-I"):
+            flags.append("-I" + os.path.join(directory, word[2:]))
+        elif word.startswith("-isystem"):
+            flags.append("-isystem" + os.path.join(directory, word[8:]))
+        elif word.startswith(("-D", "-std=")):
+            flags.append(word)
+    return flags
 
 
 if __name__ == "__main__":

@@ -8,11 +8,12 @@ The source file has cases of the form
     #endif
 
 With CASE=0 the file must compile. With each other CASE it must not, and the compiler's output must contain the words.
-What the file includes is compiled once, before the cases. Then all cases are compiled at once; those that are not
-refused there, in their words and by an error that leads to their lines, are compiled alone.
+All cases are compiled at once. Of some errors g++ does not say what line they lead to: they count for the cases that expect
+their words, as many as there are of them. What is not refused that way, in its words, is compiled alone; so is CASE 0 if
+there are errors that lead to no case.
 
-usage: must_not_compile.py SOURCE BUILD_ROOT LIKE COMPILER [ARGUMENT...]
-LIKE is a source file of the build; SOURCE is compiled with its include paths and definitions.
+usage: must_not_compile.py SOURCE BUILD_ROOT LIKE
+LIKE is a source file of the build; SOURCE is checked as that is compiled, with its precompiled header, but without warnings.
 """
 import concurrent.futures
 import os
@@ -21,25 +22,21 @@ import subprocess
 import sys
 import tempfile
 
-from compile_flags import compile_flags
+from compile_flags import compilation
 
 CASE = re.compile(r"^#if CASE == (\d+)\s*//\s*expect: (.+?)\s*$", re.MULTILINE)
 
 
-def run(command):
-    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-
-
-def precompile(includes, command, place):
-    """The arguments that make the compiler begin with what the includes come to; none if it cannot do that."""
-    header = os.path.join(place, "includes.hpp")
-    with open(header, "w", encoding="utf-8") as file:
-        file.write("\n".join(includes) + "\n")
-    is_clang = "clang" in run([*command, "--version"]).stdout
-    compiled = header + (".pch" if is_clang else ".gch")
-    if run([*command, "-x", "c++-header", header, "-o", compiled]).returncode != 0:
-        return []  # CASE 0 tells why
-    return ["-include-pch", compiled] if is_clang else ["-include", header]
+def checker(build_root, like):
+    """The directory and the words of a command that checks a file as the build compiles `like`."""
+    directory, words = compilation(build_root, like)
+    command, rest = [], iter(words)
+    for word in rest:
+        if word in ("-o", "-MF", "-MQ", "-MT", "-c"):
+            next(rest)
+        elif word not in ("-MD", "ccache") and not word.startswith(("-W", "-fdiagnostics", "-fcolor-diagnostics")):
+            command.append(word)
+    return directory, [*command, "-fsyntax-only"]
 
 
 def together(text):
@@ -62,7 +59,7 @@ def together(text):
 
 
 def errors_of(output, name, owners):
-    """What the compiler says of each case: the errors whose text or trace of instantiations names one of its lines."""
+    """By case the errors whose text or trace of instantiations names one of its lines; by 0 those that name none."""
     reports, report, complete = [], [], False
     for line in output.split("\n"):
         context = re.match(r"In file included from |\S+: In |\S+:   +required ", line) or re.search(r": At global scope:", line)
@@ -75,10 +72,12 @@ def errors_of(output, name, owners):
     reports.append(report)
     found = {}
     for report in reports:
-        for number in re.findall(re.escape(name) + r":(\d+)", "\n".join(report)):
-            case = owners[int(number)]
-            if case != 0:
-                found[case] = found.get(case, "") + " " + plain(report)
+        lines = re.findall(re.escape(name) + r":(\d+)", "\n".join(report))
+        cases = {owners[int(number)] for number in lines} - {0}
+        if not cases and any(re.match(r"\S+: (fatal )?error: ", line) for line in report):
+            cases = {0}
+        for case in cases:
+            found.setdefault(case, []).append(plain(report))
     return found
 
 
@@ -86,26 +85,31 @@ def plain(lines):
     return " ".join(" ".join(lines).split())
 
 
-def check(text, command, cases, place):
-    def compile_text(name, content, *arguments):
+def check(text, directory, command, cases, place):
+    def compile_text(name, content, case, *arguments):
         path = os.path.join(place, name)
         with open(path, "w", encoding="utf-8") as file:
             file.write(content)
-        return run([*command, "-fsyntax-only", *arguments, path])
+        return subprocess.run([*command, f"-DCASE={case}", *arguments, path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, check=False, cwd=directory)
 
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        content, owners = together(text)
-        unlimited = "-ferror-limit=0" if "-include-pch" in command else "-fmax-errors=0"
-        all_at_once = pool.submit(compile_text, "all_cases.cpp", content, "-DCASE=0", unlimited)
-        without_case = compile_text("cases.cpp", text, "-DCASE=0")
+    version = subprocess.run([command[0], "--version"], stdout=subprocess.PIPE, text=True, check=False).stdout
+    unlimited = "-ferror-limit=0" if "clang" in version else "-fmax-errors=0"
+    content, owners = together(text)
+    refused = errors_of(compile_text("all_cases.cpp", content, 0, unlimited).stdout, "all_cases.cpp", owners)
+    if 0 in refused:
+        without_case = compile_text("cases.cpp", text, 0)
         if without_case.returncode != 0:
             print(f"CASE 0 must compile:\n{without_case.stdout}\n0 passed, 1 failed")
             return 1
-        refused = errors_of(all_at_once.result().stdout, "all_cases.cpp", owners)
-        rest = [(number, words) for number, words in cases if words not in refused.get(number, "")]
-        failed = 0
-        for (number, words), result in zip(rest, pool.map(lambda case: run(
-                [*command, "-fsyntax-only", f"-DCASE={case[0]}", os.path.join(place, "cases.cpp")]), rest)):
+    rest = [(number, words) for number, words in cases if not any(words in error for error in refused.get(number, []))]
+    without_line = set(refused.get(0, []))
+    expected = [words for _, words in rest]
+    rest = [(number, words) for number, words in rest
+            if sum(words in error for error in without_line) < expected.count(words)]
+    failed = 0
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for (number, words), result in zip(rest, pool.map(lambda case: compile_text(f"case_{case[0]}.cpp", text, case[0]), rest)):
             if result.returncode == 0:
                 print(f"CASE {number} compiles; expected: {words}")
             elif words not in plain(result.stdout.split("\n")):
@@ -113,14 +117,14 @@ def check(text, command, cases, place):
             else:
                 continue
             failed += 1
-    print(f"compiled alone: {len(rest)} of {len(cases)} cases")
+    print(f"compiled alone: {', '.join(str(number) for number, _ in rest) or 'none'}{' and 0' if 0 in refused else ''}")
     print(f"{len(cases) + 1 - failed} passed, {failed} failed")
     return 1 if failed else 0
 
 
 def main():
     source, build_root, like = sys.argv[1:4]
-    command = sys.argv[4:] + compile_flags(build_root, like)
+    directory, command = checker(build_root, like)
     with open(source, encoding="utf-8") as file:
         text = file.read()
     text = re.sub(r"^(#if CASE == )\\\n *(.*)\n", r"\1\2\n\n", text, flags=re.MULTILINE)  # what is broken over two lines
@@ -129,8 +133,7 @@ def main():
         print(f"{source}: a case begins '#if CASE == N  // expect: words'")
         return 1
     with tempfile.TemporaryDirectory() as place:
-        command += precompile(re.findall(r"^#include .*$", text, re.MULTILINE), command, place)
-        return check(text, command, cases, place)
+        return check(text, directory, command, cases, place)
 
 
 if __name__ == "__main__":
