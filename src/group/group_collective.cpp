@@ -135,16 +135,17 @@ void group_collective::leave() noexcept {
   settle();
 }
 
-bool group_collective::end(std::exception_ptr error) noexcept {
+bool group_collective::end(std::exception_ptr error, const std::function<void()>& first) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (ended_) return false;
     ended_ = true;
     over_.store(true);
     error_ = std::move(error);
-    if (running_ != 0) return true;  // the last thread that uses the tensors settles it
+    ++running_;
   }
-  settle();
+  if (first) first();
+  leave();  // the last thread that uses the tensors settles it
   return true;
 }
 

@@ -60,8 +60,9 @@ class group_collective final : public std::enable_shared_from_this<group_collect
   /// Takes the messages that came before. Call once.
   void start(std::deque<early_message> early);
   future<void> deliver(const group_message& message, const tensor& bytes);
-  /// Ends it with an error, unless it has ended. Returns whether it has done so.
-  bool end(std::exception_ptr error) noexcept;
+  /// Ends it with an error, unless it has ended. Returns whether it has done so. Calls `first`, which must not throw, before the
+  /// caller of the collective hears of the end.
+  bool end(std::exception_ptr error, const std::function<void()>& first = {}) noexcept;
   /// Whether it cannot succeed without that member.
   [[nodiscard]] bool needs(int rank) const;
   [[nodiscard]] const collective_key& key() const noexcept { return key_; }

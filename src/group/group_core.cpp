@@ -539,7 +539,8 @@ void group_core::fail(const collective_key& key, errc error, const std::string& 
     what.text = fmt::format("{}: {}", describe(key, open->signature()), reason);
     what.lost = lost;
     note_failed(key, error, what.text);
-    if (open->end(make_error(error, what.text))) abort_others(what);
+    // The others first: the caller may let go of the group when it hears of the end.
+    open->end(make_error(error, what.text), [&] { abort_others(what); });
   } catch (const std::bad_alloc&) {
     open->end(make_error(error, ""));
   }

@@ -264,6 +264,18 @@ TEST_CASE("process_group: a member that dropped its handles is named to those th
   });
 }
 
+TEST_CASE("process_group: a member that drops its handles when a collective fails has told the others why it failed") {
+  run_cluster(2, [](ferry::worker& self) {
+    for (int round = 0; round != 40; ++round) {
+      process_group group(self, ferry::all_workers, {.name = "short"});
+      const ending end = end_of(group.all_reduce(ferry::zeros({1 + group.rank()})));
+      group = {};
+      CHECK_MESSAGE(end.kind == errc::group_mismatch, end.text);
+      self.barrier();
+    }
+  });
+}
+
 TEST_CASE("process_group: nothing holds the tensors of a collective that has failed, messages on their way neither") {
   run_cluster(2, [](ferry::worker& self) {
     const process_group group(self, ferry::all_workers,
