@@ -22,6 +22,7 @@
 #include "await_calls.hpp"
 #include "cluster.hpp"
 #include "expect_error.hpp"
+#include "profiler/profile_batch.hpp"
 #include "profiler/recording.hpp"
 
 namespace profiler_test {
@@ -97,6 +98,30 @@ class talker final : public ferry::interceptor {
     };
     return std::make_unique<hooks>();
   }
+};
+
+// A caller of before there were brief answers: it asks for events, and keeps the records that come.
+class old_caller final : public ferry::interceptor {
+ public:
+  [[nodiscard]] std::string_view name() const noexcept override { return "old caller"; }
+  std::unique_ptr<ferry::caller_hooks> on_request(ferry::outgoing_request& request) override {
+    class hooks final : public ferry::caller_hooks {
+     public:
+      explicit hooks(old_caller& of) noexcept : of_(of) {}
+      void replied(ferry::incoming_reply& reply) override {
+        const auto content = reply.records().find(ferry::detail::profile_record_type);
+        of_.records.emplace_back();
+        if (content) of_.records.back().assign(content->begin(), content->end());
+      }
+
+     private:
+      old_caller& of_;
+    };
+    request.add_record(ferry::detail::profile_record_type, false, ferry::detail::encode_profile_wishes({}));
+    return std::make_unique<hooks>(*this);
+  }
+
+  std::vector<std::vector<std::byte>> records;  // of calls one after the other
 };
 
 profiler::server_scope make_scope() { return profiler::server_scope(); }
@@ -493,6 +518,51 @@ TEST_CASE("a call whose reply has no room for a profile is answered without it")
   const profile found = recorded.finish();
   CHECK(need_call(found, "sync").failed == false);
   CHECK(found.events.size() == 1);
+}
+
+TEST_CASE("a caller that does not ask for brief answers gets the handler's name") {
+  const auto caller = std::make_shared<old_caller>();
+  cluster group(2, {.configure = [&](ferry::worker_config& config) {
+                  if (config.name == "worker0") config.interceptors = {caller};
+                }});
+  CHECK(group[0].rpc_sync<square>("worker1", 3) == 9);
+  REQUIRE(caller->records.size() == 1);
+  CHECK_FALSE(ferry::detail::decode_brief_answer(caller->records.front()).has_value());
+  const ferry::detail::profile_batch found = ferry::detail::decode_profile_batch(caller->records.front());
+  CHECK_FALSE(found.brief);
+  CHECK(found.node == 1);
+  REQUIRE(found.events.size() == 1);
+  CHECK(found.events.front().name.find("square") != std::string::npos);
+  CHECK(found.events.front().kind == range_kind::handler);
+}
+
+// Whose recording goes on when its thread serves the next request.
+TEST_CASE("requests between the steps of a coroutine have recordings of their own") {
+  cluster group(3, {.configure = [](ferry::worker_config& config) { config.num_worker_threads = 1; }});
+  profiler::session recorded(group[0]);
+  std::vector<ferry::future<tensor>> under_way;
+  int calls = 0;
+  for (int round = 0; round != 20; ++round) {
+    under_way.push_back(group[0].rpc_async<later>("worker1", numbers(), std::string("worker2")));
+    CHECK(group[0].rpc_sync<square>("worker1", round) == round * round);
+    calls += 2;
+  }
+  for (auto& each : under_way) CHECK(each.get().at<double>(0, 0) == 9);
+  await_calls(group[0]);
+  const profile found = recorded.finish();
+  CHECK(found.lost == 0);
+  int handlers = 0;
+  int ranges = 0;
+  for (const event& each : found.events) {
+    if (each.node != 1) continue;
+    if (each.kind == range_kind::handler) ++handlers;
+    if (each.name.ends_with("whole coroutine")) {
+      ++ranges;
+      CHECK(found.children(each).size() == 2);  // its call, and its operation
+    }
+  }
+  CHECK(handlers == calls);
+  CHECK(ranges == 20);
 }
 
 TEST_CASE("a handler whose error is too long for a profile is lost, and counted") {
