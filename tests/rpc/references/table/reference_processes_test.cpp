@@ -229,6 +229,7 @@ TEST_CASE("the owner releases objects that a killed process referred to") {
     all.self.rpc_sync<hold>("worker1", all.self.remote<ferry::make<tracked>>("worker2", 2));
     all.self.rpc_sync<hold>("worker2", own);
   }
+  CHECK(all.self.rpc_sync<use_held>("worker1") == "2");  // it has been made
   CHECK(all.self.rpc_sync<alive_here>("worker2") == 1);
   all.kill(1);
   while (all.self.rpc_sync<alive_here>("worker2") != 0) std::this_thread::yield();
