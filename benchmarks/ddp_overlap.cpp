@@ -1,16 +1,24 @@
 // How much of the communication of data-parallel training goes on behind the pass that makes the gradients. Two processes whose
-// connection goes through proxies that delay it and let so many bytes through as take as long as the pass computes.
+// connection goes through proxies that delay it and let few bytes through, and passes that take a tenth longer than their averages.
 //
 // At rank 0, milliseconds of: the pass alone; the averages of its buckets alone, all begun at once; the pass of nn::ddp.
 // Hidden is (pass + averages - ddp) / averages: 1 if the averages cost nothing, 0 if they only begin when the pass is over.
+//
+// `elsewhere`: the gradients of each layer take their time while the processor is free, as on an accelerator. `here`: they are computed,
+// by one thread of each process, which on two processors leaves none for the connection and the proxies.
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -35,17 +43,38 @@ using ferry::tensor;
 constexpr std::int64_t width = 512;
 constexpr std::size_t layers = 16;
 constexpr std::size_t layer_bytes = sizeof(float) * width * width;  // 1 MiB: a bucket
-constexpr std::int64_t batch = 256;
-constexpr auto link_delay = 1ms;
+constexpr std::int64_t small_batch = 8;
+constexpr std::int64_t first_batch = 128;
+constexpr ferry::link_faults slow_link{.delay = 1ms, .bytes_per_second = 50'000'000};
+
+// Whose gradient takes a while to come.
+struct elsewhere : ferry::function<elsewhere> {
+  static constexpr std::string_view name = "elsewhere";
+  struct saved {
+    std::chrono::duration<double, std::milli> time{};
+  };
+  static tensor forward(saved& keep, const tensor& x, std::chrono::duration<double, std::milli> time) {
+    keep.time = time;
+    return x;
+  }
+  static tensor backward(const saved& kept, const tensor& gradient) {
+    std::this_thread::sleep_for(kept.time);
+    return gradient;
+  }
+};
 
 struct net {
   std::vector<ferry::nn::linear> all;
+  std::chrono::duration<double, std::milli> elsewhere_each{};
 
   net() {
     for (std::size_t i = 0; i != layers; ++i) all.emplace_back(width, width, ferry::nn::linear_options{.bias = false});
   }
   tensor operator()(tensor x) const {
-    for (const ferry::nn::linear& each : all) x = ferry::relu(each(x));
+    for (const ferry::nn::linear& each : all) {
+      x = ferry::relu(each(x));
+      if (elsewhere_each.count() > 0) x = elsewhere::apply(x, elsewhere_each);
+    }
     return x;
   }
   template <class Visit>
@@ -84,7 +113,7 @@ void take_part(const setting& with, report* out) {
     const ferry::process_group group(self);
     ferry::nn::ddp model(net(), group, {.bucket_bytes = layer_bytes, .first_bucket_bytes = layer_bytes});
     net plain;
-    const tensor x = ferry::randn({batch, width});
+    tensor x;
     std::vector<tensor> buckets;
     for (std::size_t i = 0; i != layers; ++i) buckets.push_back(ferry::zeros({width * width}));
 
@@ -102,44 +131,67 @@ void take_part(const setting& with, report* out) {
         for (auto& each : under_way) each.get();
       });
     };
-
-    std::vector<double> first;
-    for (int i = 0; i != 10; ++i) first.push_back(pass(plain));
-    const double computes = quantile(first, 0.5);
-    const tensor rate = ferry::zeros({1}, ferry::dtype::f64);
-    rate.at<double>(0) = layers * layer_bytes / (0.9 * computes / 1000);
-    group.broadcast(rate, 0).get();
-    network.set_faults({.delay = link_delay, .bytes_per_second = static_cast<std::uint64_t>(rate.at<double>(0))});
-    pass(model);
-
-    repeated pass_alone;
-    repeated averages_alone;
-    repeated both;
-    repeated hidden;
-    for (int repeat = 0; repeat != with.repeats; ++repeat) {
-      std::vector<double> a;
-      std::vector<double> b;
-      std::vector<double> c;
-      for (int i = 0; i != with.passes; ++i) {
-        a.push_back(pass(plain));
-        b.push_back(averages());
-        c.push_back(pass(model));
+    const auto median_of = [](const auto& once) {
+      std::vector<double> times;
+      for (int i = 0; i != 5; ++i) times.push_back(once());
+      return quantile(times, 0.5);
+    };
+    // What rank 0 has found.
+    const auto agreed = [&](double value) {
+      const tensor shared = ferry::full({1}, value, ferry::dtype::f64);
+      group.broadcast(shared, 0).get();
+      return shared.item<double>();
+    };
+    const auto measure = [&](const std::string& name, std::optional<target> wanted) {
+      pass(model);
+      repeated pass_alone;
+      repeated averages_alone;
+      repeated both;
+      repeated hidden;
+      for (int repeat = 0; repeat != with.repeats; ++repeat) {
+        std::vector<double> a;
+        std::vector<double> b;
+        std::vector<double> c;
+        for (int i = 0; i != with.passes; ++i) {
+          a.push_back(pass(plain));
+          b.push_back(averages());
+          c.push_back(pass(model));
+        }
+        pass_alone.add(quantile(a, 0.5));
+        averages_alone.add(quantile(b, 0.5));
+        both.add(quantile(c, 0.5));
+        hidden.add((quantile(a, 0.5) + quantile(b, 0.5) - quantile(c, 0.5)) / quantile(b, 0.5));
       }
-      pass_alone.add(quantile(a, 0.5));
-      averages_alone.add(quantile(b, 0.5));
-      both.add(quantile(c, 0.5));
-      hidden.add((quantile(a, 0.5) + quantile(b, 0.5) - quantile(c, 0.5)) / quantile(b, 0.5));
-    }
-    group.barrier().get();
-    if (out) {
+      if (!out) return;
       const auto samples = static_cast<std::size_t>(with.repeats * with.passes);
-      out->section(fmt::format("{} layers of {} x {}, a bucket each; a link of {:.0f} MB/s and {} ms", layers, width,
-                               width, rate.at<double>(0) / 1e6, link_delay.count()));
-      out->add("pass", pass_alone, "ms", "", nullptr, samples);
-      out->add("averages", averages_alone, "ms", "", nullptr, samples);
-      out->add("ddp", both, "ms", "", nullptr, samples);
-      out->add("hidden", hidden, "of the averages", "", nullptr, samples, target{0.7, true, false});
+      out->section(fmt::format("{}: {} layers of {} x {}, a bucket each; batches of {}; a link of 50 MB/s and 1 ms",
+                               name, layers, width, width, x.shape()[0]));
+      out->add(name + "/pass", pass_alone, "ms", "", nullptr, samples);
+      out->add(name + "/averages", averages_alone, "ms", "", nullptr, samples);
+      out->add(name + "/ddp", both, "ms", "", nullptr, samples);
+      out->add(name + "/hidden", hidden, "of the averages", "", nullptr, samples, wanted);
+    };
+
+    network.set_faults(slow_link);
+    const double exchange = agreed(median_of(averages));
+    x = ferry::randn({small_batch, width});
+    const double computes = agreed(median_of([&] { return pass(plain); }));
+    for (net* each : {&plain, &model.module()}) {
+      each->elsewhere_each = std::chrono::duration<double, std::milli>((1.1 * exchange - computes) / layers);
     }
+    measure("elsewhere", target{0.7, true, false});
+
+    for (net* each : {&plain, &model.module()}) each->elsewhere_each = {};
+    // Twice: larger batches take less than in proportion.
+    std::int64_t rows = first_batch;
+    for (int round = 0; round != 2; ++round) {
+      x = ferry::randn({rows, width});
+      const double factor = 1.1 * exchange / median_of([&] { return pass(plain); });
+      rows = std::max<std::int64_t>(1, std::llround(agreed(static_cast<double>(rows) * factor)));
+    }
+    x = ferry::randn({rows, width});
+    measure("here", std::nullopt);
+    group.barrier().get();
   }
   self.shutdown(true, 20s);
 }
@@ -156,7 +208,7 @@ int member(const std::vector<std::string>& arguments) {
 void run(report& out, const options& chosen) {
   char pattern[] = "/tmp/ferry_ddp_overlap_XXXXXX";
   if (!::mkdtemp(pattern)) throw std::runtime_error("no temporary directory");
-  const setting with{.directory = pattern, .repeats = chosen.repeats, .passes = chosen.quick ? 4 : 10};
+  const setting with{.directory = pattern, .repeats = chosen.repeats, .passes = chosen.quick ? 2 : 5};
   child_process other("member", {with.directory, std::to_string(with.repeats), std::to_string(with.passes)});
   take_part(with, &out);
   other.stop();
