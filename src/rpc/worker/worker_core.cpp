@@ -241,11 +241,11 @@ void worker_core::part(shutdown_mode how, timeout limit) {
 
 void worker_core::end(shutdown_mode how, timeout limit) {
   const bool graceful = how != shutdown_mode::at_once;
-  const std::size_t together =
-      how == shutdown_mode::together && store_->serves() ? agent_->members().workers().size() : 0;
+  std::size_t together = 0;
   std::exception_ptr failure;
   if (graceful) {
     try {
+      if (how == shutdown_mode::together && store_->serves()) together = agent_->members().workers().size();
       part(how, limit);
       // An interrupted shutdown has given the others no time to drop their references.
       if (effective_mode(how) == shutdown_mode::together && !agent_->members().dynamic()) check_leaks();
