@@ -246,9 +246,10 @@ TEST_CASE("the destructor of a worker shuts down gracefully, bounded by exit_tim
     group[1] = {};
   }
   CHECK(hops == 11);
-  cluster group(2, {.configure = [](ferry::worker_config& config) { config.exit_timeout = 50ms; }, .graceful = false});
+  cluster group(2, {.configure = [](ferry::worker_config& config) { config.exit_timeout = 1s; }, .graceful = false});
   { const ferry::worker gone = std::move(group[0]); }
   CHECK(log.has("worker0", "was not shut down together with its group"));
+  CHECK(log.has("worker0", "worker1"));
 }
 
 TEST_CASE("threads that call while their worker shuts down end with an error of their own") {
