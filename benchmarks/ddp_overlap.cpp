@@ -93,7 +93,7 @@ struct setting {
   std::string directory;
   int rank = 0;
   int repeats = 5;
-  int passes = 10;  // of each kind in a repeat
+  int passes = 5;  // of each kind in a repeat
 };
 
 // The same on every member; rank 0 has a report.
