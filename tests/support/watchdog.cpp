@@ -1,17 +1,68 @@
 #include "watchdog.hpp"
 
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <string>
 #include <system_error>
 #include <utility>
 
+#include <execinfo.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
+#include <unistd.h>
+
+#if FERRY_TEST_ADDRESS_SANITIZER
+extern "C" void __sanitizer_print_stack_trace();  // NOLINT(bugprone-reserved-identifier)
+#endif
 
 namespace ferry_test {
 namespace {
+
+// To print one, with names. The thread sanitizer keeps the signal from a thread that waits for a lock.
+constexpr std::chrono::seconds longest_stack{thread_sanitized ? 1 : 10};
+
+std::atomic<bool> stack_printed{false};
+
+// With names of functions and lines where the address sanitizer's runtime finds them, else with addresses: that of the thread
+// sanitizer reports what it does itself in a signal handler.
+void print_stack(int) {
+  const int before = errno;
+#if FERRY_TEST_ADDRESS_SANITIZER
+  __sanitizer_print_stack_trace();
+#else
+  std::array<void*, 64> frames{};
+  ::backtrace_symbols_fd(frames.data(), ::backtrace(frames.data(), static_cast<int>(frames.size())), STDERR_FILENO);
+#endif
+  errno = before;
+  stack_printed = true;
+}
+
+// One thread after the other. A thread that hangs within the runtime of the sanitizer prints nothing, and the next one is asked.
+void print_stacks_of_others() {
+  struct sigaction printer {};
+  printer.sa_handler = print_stack;
+  ::sigaction(SIGUSR1, &printer, nullptr);
+  const auto own = static_cast<pid_t>(::syscall(SYS_gettid));
+  std::error_code gone;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", gone)) {
+    const auto id = static_cast<pid_t>(std::stol(thread.path().filename().string()));
+    if (id == own) continue;
+    std::string name;
+    std::getline(std::ifstream(thread.path() / "comm"), name);
+    std::fprintf(stderr, "thread %d (%s)\n", static_cast<int>(id), name.c_str());
+    stack_printed = false;
+    if (::syscall(SYS_tgkill, ::getpid(), id, SIGUSR1) != 0) continue;
+    const auto until = std::chrono::steady_clock::now() + longest_stack;
+    while (!stack_printed && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  }
+}
 
 // A child that is left, perhaps a stopped one, would keep the test's output open, and its reader waiting.
 void kill_children() {
@@ -31,6 +82,7 @@ watchdog::watchdog(std::string what, std::chrono::seconds limit)
         std::fprintf(stderr, "watchdog: %s took more than %lld s\n", what.c_str(),
                      static_cast<long long>(limit.count()));
         kill_children();
+        print_stacks_of_others();
         std::abort();
       }) {}
 

@@ -10,10 +10,11 @@
 
 namespace ferry_test {
 
-/// Ends the process with a message if it is not destroyed in time, so that a test that hangs says so. Takes a thread.
+/// Ends the process with a message and the stacks of all threads if it is not destroyed in time, so that a test that hangs says so.
+/// Takes a thread.
 class watchdog {
  public:
-  static constexpr std::chrono::seconds usual_limit{sanitized ? 600 : 200};
+  static constexpr std::chrono::seconds usual_limit{sanitized ? 300 : 200};
 
   explicit watchdog(std::string what, std::chrono::seconds limit = usual_limit);
   ~watchdog();
