@@ -70,7 +70,7 @@ void store_access::read_for_all() noexcept {
     const bool read = user_.catch_up();
     std::lock_guard lock(mutex_);
     if (read) reads_good_ = number;
-    reads_done_ = read ? number : reads_wanted_;  // requests made while the store hung have failed, too
+    reads_done_ = number;  // requests made while the store hung have their own time, and get another read
     log_readable_ = read;
     reading_ = reads_wanted_ != reads_done_;
     changed_.notify_all();
