@@ -183,7 +183,7 @@ dist_context::joined dist_context::join_pass(std::uint64_t number,
     const std::lock_guard lock(mutex_);
     if (over_) refuse_over();
     if (const auto failed = failed_passes_.find(number); failed != failed_passes_.end())
-      return {nullptr, false, failed->second};
+      return {nullptr, false, failed->second.why};
     if (pass_ && pass_->number() == number) return {pass_, false, {}};
     if (const auto last = last_ended_.find(sender_of(number));
         last != last_ended_.end() && is_no_later(number, last->second)) {
@@ -220,13 +220,19 @@ void dist_context::end_pass(const dist_pass& pass) noexcept {
 
 bool dist_context::note_failure(std::uint64_t pass, const pass_failure& failure) {
   const std::lock_guard lock(mutex_);
-  if (over_ || !failed_passes_.emplace(pass, failure).second) return false;
+  if (over_ || !failed_passes_.try_emplace(pass, failed_pass{failure}).second) return false;
   failed_in_order_.push_back(pass);
   if (failed_in_order_.size() > most_failed_passes) {
     failed_passes_.erase(failed_in_order_.front());
     failed_in_order_.pop_front();
   }
   return true;
+}
+
+bool dist_context::begin_echo(std::uint64_t pass) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto failed = failed_passes_.find(pass);
+  return failed != failed_passes_.end() && !std::exchange(failed->second.echoed, true);
 }
 
 std::shared_ptr<dist_pass> dist_context::running_pass() const {

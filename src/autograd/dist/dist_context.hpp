@@ -77,6 +77,8 @@ class dist_context final : public std::enable_shared_from_this<dist_context> {
   void end_pass(const dist_pass& pass) noexcept;
   /// Of a pass that failed: what belongs to it and comes later is refused with that. Returns whether that was not known.
   bool note_failure(std::uint64_t pass, const pass_failure& failure);
+  /// A pass that failed: whether its root's telling of that is to be passed on, which is so once.
+  [[nodiscard]] bool begin_echo(std::uint64_t pass) noexcept;
   [[nodiscard]] std::shared_ptr<dist_pass> running_pass() const;
   /// The messages of this worker that take part in a pass. Those of `reached`, or all.
   [[nodiscard]] std::map<std::uint64_t, std::shared_ptr<const sent_message>> taking_part(
@@ -121,7 +123,11 @@ class dist_context final : public std::enable_shared_from_this<dist_context> {
   std::uint64_t first_received_ = last_message_number;
   std::set<worker_id> known_;
   std::shared_ptr<dist_pass> pass_;
-  std::map<std::uint64_t, pass_failure> failed_passes_;
+  struct failed_pass {
+    pass_failure why;
+    bool echoed = false;
+  };
+  std::map<std::uint64_t, failed_pass> failed_passes_;
   std::deque<std::uint64_t> failed_in_order_;  // the oldest note goes first
   std::map<worker_id, std::uint64_t>
       last_ended_;  // by the worker that began them: passes of one come one after the other

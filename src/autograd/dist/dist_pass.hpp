@@ -112,7 +112,8 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
     std::uint32_t value = 0;
     static constexpr std::uint32_t none = 0xffffffff;
   };
-  enum class heard : std::uint8_t { here, elsewhere };
+  // Where a failure was heard of first: from another worker, or in a message that is passed on anyway.
+  enum class heard : std::uint8_t { here, elsewhere, in_echo };
 
   // On the thread that drives; nothing else touches what they use.
   std::uint32_t number_of(const node_ref& what);
@@ -148,7 +149,7 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   void finish_if_whole();
   void fail(const pass_failure& why, heard where);
   void end(const pass_failure& why, heard where);
-  void tell_failure(const pass_failure& why, bool waits);
+  void tell_failure(const pass_failure& why);
   [[nodiscard]] bool takes_part(worker_id who) const;
   [[nodiscard]] std::string place() const;
 

@@ -12,6 +12,7 @@
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
 #include <ferry/rpc/call.hpp>
+#include <ferry/rpc/combinators.hpp>
 #include <ferry/rpc/named.hpp>
 
 #include "../../rpc/worker/worker_core.hpp"
@@ -32,19 +33,17 @@ pass_failure failure_of_code(errc code, std::string text) {
   return {static_cast<std::uint32_t>(code), {}, std::move(text)};
 }
 
-// Completes the pass at its root when all others were told, or were not reached in time.
+// Is ready when all were told, or were not reached in time.
 class told_all {
  public:
-  told_all(promise<pass_answer>& whole, pass_failure why, std::shared_ptr<dist_pass> keeps)
-      : whole_(whole), why_(std::move(why)), keeps_(std::move(keeps)) {}
-  ~told_all() { whole_.try_set_value(pass_answer{std::move(why_), nullptr}); }
+  told_all() = default;
+  ~told_all() { done_.try_set_value(); }
   told_all(const told_all&) = delete;
   told_all& operator=(const told_all&) = delete;
+  [[nodiscard]] future<void> done() const { return done_.get_future(); }
 
  private:
-  promise<pass_answer>& whole_;
-  pass_failure why_;
-  std::shared_ptr<dist_pass> keeps_;
+  promise<void> done_;
 };
 
 // Whether a message that has failed so may arrive when it is sent again.
@@ -79,6 +78,23 @@ void send_failure(const std::shared_ptr<worker_core>& from, worker_id whom, cons
         });
   });
   if (unsent) failed(unsent);
+}
+
+// Tells these workers and the root of the pass. The future is ready when each of them has answered once, or was not reached in time.
+future<void> tell(const dist_context& context, const failure_message& message, std::vector<worker_id> whom) {
+  whom.push_back(sender_of(message.pass));
+  std::sort(whom.begin(), whom.end());
+  whom.erase(std::unique(whom.begin(), whom.end()), whom.end());
+  const auto last = std::make_shared<told_all>();
+  const worker_id here = context.home().id();
+  // Not bound by the handler in which the pass runs, whose deadline may be why it failed.
+  const std::shared_ptr<worker_core> worker = context.home().core();
+  const context_ptr background(new call_context(worker));
+  const context_scope outside(background);
+  for (const worker_id each : whom) {
+    if (each != here) send_failure(worker, each, message, last, failure_attempts);
+  }
+  return last->done();
 }
 
 }  // namespace
@@ -155,51 +171,43 @@ void dist_pass::end(const pass_failure& why, heard where) {
   // Their answers are of no use, and may never come: shutdowns wait for calls.
   for (const future<pass_answer>& each : calls) each.cancel();
   // The worker that has failed, and the one that began the pass, tell all: one of them may be cut off from some.
-  if (is_root()) return tell_failure(why, true);
-  if (where == heard::here || !header_->exact) tell_failure(why, false);
+  if (where == heard::here || is_root() || (where == heard::elsewhere && !header_->exact)) return tell_failure(why);
   whole_.try_set_value(pass_answer{why, nullptr});
 }
 
-void dist_pass::tell_failure(const pass_failure& why, bool waits) {
-  std::shared_ptr<told_all> last;
-  if (waits) last = std::make_shared<told_all>(whole_, why, shared_from_this());
+// The root waits for the others.
+void dist_pass::tell_failure(const pass_failure& why) {
+  const auto complete = [self = shared_from_this(), why] { self->whole_.try_set_value(pass_answer{why, nullptr}); };
   auto problem = caught([&] {
-    std::vector<worker_id> whom = header_->exact ? header_->reached.senders() : context_->known_workers();
-    whom.push_back(sender_of(header_->pass));
-    std::sort(whom.begin(), whom.end());
-    whom.erase(std::unique(whom.begin(), whom.end()), whom.end());
-    const worker_id here = context_->home().id();
-    const failure_message message{header_->context, header_->pass, !header_->exact, why};
-    // Not bound by the handler in which the pass runs, whose deadline may be why it failed.
-    const std::shared_ptr<worker_core> worker = context_->home().core();
-    const context_ptr background(new call_context(worker));
-    const context_scope outside(background);
-    for (const worker_id each : whom) {
-      if (each != here) send_failure(worker, each, message, last, failure_attempts);
-    }
+    failure_message message{header_->context, header_->pass, !header_->exact, why};
+    message.echoes = is_root() && message.floods && context_->begin_echo(header_->pass);
+    const future<void> told =
+        tell(*context_, message, header_->exact ? header_->reached.senders() : context_->known_workers());
+    if (is_root()) told.add_done_callback([complete](const future<void>&) { complete(); });
   });
   if (problem) log(log_level::error, "other workers are not told that a pass failed: " + describe_exception(problem));
+  if (problem || !is_root()) complete();
 }
 
 future<void> dist_pass::on_failure_elsewhere(const std::shared_ptr<dist_context>& context,
                                              const failure_message& told) {
   // Noted first: gradients of the pass that come at the same moment find either the note, or a pass that ends here.
   const bool is_news = context->note_failure(told.pass, told.failure);
-  if (const auto pass = context->running_pass(); pass && pass->number() == told.pass) {
-    pass->fail(told.failure, heard::elsewhere);
+  const bool echoes = told.floods && told.echoes && context->begin_echo(told.pass);
+  future<void> own_part = make_ready_future();
+  const auto pass = context->running_pass();
+  const bool runs = pass && pass->number() == told.pass;
+  if (runs) {
+    pass->fail(told.failure, echoes ? heard::in_echo : heard::elsewhere);
     // Its root waits for others.
-    return pass->is_root() || told.again ? make_ready_future() : pass->whole().then([](const pass_answer&) {});
+    if (!pass->is_root() && !told.again) own_part = pass->whole().then([](const pass_answer&) {});
   }
-  if (!is_news || !told.floods) return make_ready_future();
-  auto header = std::make_shared<pass_header>();
-  header->context = told.context;
-  header->pass = told.pass;
-  header->exact = false;
-  const auto never_ran = std::make_shared<dist_pass>(context, std::move(header), std::nullopt);
-  never_ran->over_ = true;
-  context->home().count_passes(-1);
-  never_ran->tell_failure(told.failure, false);
-  return make_ready_future();
+  if (!echoes && (runs || !is_news || !told.floods)) return own_part;
+  failure_message onwards = told;
+  onwards.again = false;
+  future<void> others = tell(*context, onwards, context->known_workers());
+  if (!echoes) return own_part;
+  return when_all(std::vector<future<void>>{std::move(own_part), std::move(others)});
 }
 
 void dist_pass::on_lost(const member_event& event) {

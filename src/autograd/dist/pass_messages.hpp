@@ -104,10 +104,13 @@ struct failure_message {
   bool floods = false;  ///< the receiver passes it on to the workers to which it has passed the context
   pass_failure failure;
   bool again = false;  ///< sent before and not answered: the answer does not wait for the receiver's part
+  /// Floods from the root of the pass: the first answer of a worker comes when those that it has told have answered, so that the root's
+  /// own come when all workers have been told.
+  bool echoes = false;
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(context, pass, floods, failure, again);
+    archive(context, pass, floods, failure, again, echoes);
   }
 };
 

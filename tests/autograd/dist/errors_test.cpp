@@ -15,6 +15,7 @@
 
 #include "autograd/dist/dist_worker.hpp"
 #include "dist_test.hpp"
+#include "faulty_group.hpp"
 #include "gate.hpp"
 #include "rpc/worker/worker_core.hpp"
 #include "tests/rpc/worker/process_group.hpp"
@@ -141,17 +142,42 @@ TEST_CASE("[row 257] [row 266] an error in a node deep in a chain of four worker
 }
 
 TEST_CASE("fifty passes that fail, and then good ones, in one context") {
+  auto mode = dist::backward_mode::smart;
+  SUBCASE("smart") {}
+  SUBCASE("fast: the root knows only the first of them") { mode = dist::backward_mode::fast; }
   cluster group(4);
   const tensor a = leaf({1, 2, 3});
   const dist::context context(group[0]);
   const tensor b = group[0].rpc_sync<chain>("worker1", a, std::vector<std::string>{"worker2", "worker3"});
   for (int round = 0; round != 50; ++round) {
     failures_left = 1;
-    CHECK_THROWS_AS(context.backward(ferry::sum(b), {.retain_graph = true}), const ferry::remote_error&);
+    CHECK_THROWS_AS(context.backward(ferry::sum(b), {.retain_graph = true, .mode = mode}), const ferry::remote_error&);
     for (int rank = 0; rank != 4; ++rank) CHECK(passes(group[rank]) == 0);
   }
-  for (int round = 0; round != 49; ++round) context.backward(ferry::sum(b), {.retain_graph = true});
+  for (int round = 0; round != 49; ++round) context.backward(ferry::sum(b), {.retain_graph = true, .mode = mode});
   CHECK(numbers(context.gradients().at(a)) == vec{49, 49, 49});
+}
+
+TEST_CASE(
+    "a pass that takes every message for used is over at all workers before it throws, also at those that the root "
+    "does not know") {
+  faulty_group group(4, 60s);
+  const tensor a = leaf({1, 2, 3});
+  const dist::context context(group[0]);
+  const tensor b = group[0].rpc_sync<chain>("worker1", a, std::vector<std::string>{"worker2", "worker3"});
+  // The root hears from worker3 at once, worker2 later.
+  using enum ferry::message_kinds;
+  group.faults.add(
+      {.action = ferry::fault_action::delay, .kinds = request, .method = "ferry/autograd/failure", .peer = "worker2"});
+  group.faults.add(
+      {.action = ferry::fault_action::delay, .kinds = reply, .method = "ferry/autograd/gradients", .peer = "worker2"});
+  for (int round = 0; round != 3; ++round) {
+    failures_left = 1;
+    CHECK_THROWS_AS(context.backward(ferry::sum(b), {.retain_graph = true, .mode = dist::backward_mode::fast}),
+                    const ferry::remote_error&);
+    for (int rank = 0; rank != 4; ++rank) CHECK(passes(group[rank]) == 0);
+  }
+  CHECK(group.faults.counters().delayed >= 3);
 }
 
 TEST_CASE("errors of ferry keep their kind") {
