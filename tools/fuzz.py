@@ -126,13 +126,18 @@ def extract(target, folder):
         (folder / name).write_bytes(content)
 
 
-def fuzzer(build, target):
-    return build / "tests" / "fuzz" / f"fuzz_{target}"
+def fuzzer(build):
+    return build / "tests" / "fuzz" / "fuzz"
 
 
-def environment():
+def declared_targets():
+    return re.findall(r"^extern const target (\w+);", TARGETS.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def environment(target=""):
     """Every finding ends the process, with the place where it happened."""
     result = dict(os.environ)
+    result["FERRY_FUZZ_TARGET"] = target
     result["ASAN_OPTIONS"] = "abort_on_error=0:detect_stack_use_after_return=1:allocator_may_return_null=0"
     result["UBSAN_OPTIONS"] = "halt_on_error=1:print_stacktrace=1"
     result["FERRY_LOG"] = "off"
@@ -152,14 +157,14 @@ def fuzz(build, target, seconds, seeds):
     kept = place / "kept"  # the archive's inputs, which libFuzzer reads and leaves as they are
     shutil.rmtree(kept, ignore_errors=True)
     extract(target, kept)
-    command = [str(fuzzer(build, target)), f"-max_total_time={seconds}", f"-max_len={LONGEST.get(target, 4096)}",
+    command = [str(fuzzer(build)), f"-max_total_time={seconds}", f"-max_len={LONGEST.get(target, 4096)}",
                f"-artifact_prefix={place}/findings/", "-print_final_stats=1", "-reload=0", *LIMITS,
                str(place / "corpus"), str(kept), str(seeds / target)]
     log = place / "log"
     with log.open("wb") as out:
         try:
             status = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                    env=environment(), timeout=seconds + 120, check=False).returncode
+                                    env=environment(target), timeout=seconds + 120, check=False).returncode
         except subprocess.TimeoutExpired:
             status = -1
     text = log.read_text(errors="replace")
@@ -188,9 +193,9 @@ def merge(build, target, seeds):
         extract(target, kept)
         before = set(small.iterdir())
         sources = [kept, build / "fuzz" / target / "corpus"]
-        subprocess.run([str(fuzzer(build, target)), "-merge=1", f"-max_len={KEPT_LONGEST}", *LIMITS, str(small),
+        subprocess.run([str(fuzzer(build)), "-merge=1", f"-max_len={KEPT_LONGEST}", *LIMITS, str(small),
                         *(str(folder) for folder in sources if folder.is_dir())],
-                       env=environment(), check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                       env=environment(target), check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                        stderr=subprocess.DEVNULL)
         inputs = {**named, **{path.name: path.read_bytes() for path in set(small.iterdir()) - before}}
     if inputs:
@@ -216,7 +221,7 @@ def main():
     # What has to do with the archives alone needs no fuzzers.
     for verb, words in ((add, options.add), (show, options.list), (extract, options.extract)):
         if words:
-            declared = re.findall(r"^extern const target (\w+);", TARGETS.read_text(encoding="utf-8"), re.MULTILINE)
+            declared = declared_targets()
             if words[0] not in declared:
                 parser.error(f"'{words[0]}' is no target; the targets: {', '.join(declared)}")
             if options.words:
@@ -227,8 +232,8 @@ def main():
         parser.error("the fuzzers' build directory is wanted: --build")
     build = options.build.resolve()
 
-    known = sorted(path.name[len("fuzz_"):] for path in (build / "tests" / "fuzz").glob("fuzz_*") if path.is_file())
-    if not known:
+    known = sorted(declared_targets())
+    if not fuzzer(build).is_file():
         parser.error(f"{build} has no fuzzers; ./dev fuzz builds them")
     seconds = 5 if options.quick else 60
     targets = []
@@ -252,7 +257,7 @@ def main():
         fine = list(pool.map(lambda target: fuzz(build, target, seconds, seeds), targets))
     failed = [target for target, well in zip(targets, fine) if not well]
     if failed:
-        print(f"findings in: {', '.join(failed)}. To look at one: {build}/tests/fuzz/fuzz_<target> <input>")
+        print(f"findings in: {', '.join(failed)}. To look at one: FERRY_FUZZ_TARGET=<target> {build}/tests/fuzz/fuzz <input>")
     print(f"{len(targets) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0
 
