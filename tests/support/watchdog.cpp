@@ -27,6 +27,7 @@ namespace {
 
 // To print one, with names. The thread sanitizer keeps the signal from a thread that waits for a lock.
 constexpr std::chrono::seconds longest_stack{thread_sanitized ? 1 : 10};
+constexpr std::chrono::seconds all_stacks{100};
 
 std::atomic<bool> stack_printed{false};
 
@@ -44,11 +45,15 @@ void print_stack(int) {
   stack_printed = true;
 }
 
-// One thread after the other. A thread that hangs within the runtime of the sanitizer prints nothing, and the next one is asked.
+// One thread after the other, for as long as a process that hangs elsewhere, too, is given. A thread that hangs within the runtime of
+// the sanitizer prints nothing, and the next one is asked. Threads of the library block other signals.
 void print_stacks_of_others() {
+  ::signal(SIGALRM, SIG_DFL);
+  ::alarm(static_cast<unsigned>(all_stacks.count()));
   struct sigaction printer {};
   printer.sa_handler = print_stack;
-  ::sigaction(SIGUSR1, &printer, nullptr);
+  printer.sa_flags = SA_RESTART;
+  ::sigaction(SIGTRAP, &printer, nullptr);
   const auto own = static_cast<pid_t>(::syscall(SYS_gettid));
   std::error_code gone;
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", gone)) {
@@ -58,7 +63,7 @@ void print_stacks_of_others() {
     std::getline(std::ifstream(thread.path() / "comm"), name);
     std::fprintf(stderr, "thread %d (%s)\n", static_cast<int>(id), name.c_str());
     stack_printed = false;
-    if (::syscall(SYS_tgkill, ::getpid(), id, SIGUSR1) != 0) continue;
+    if (::syscall(SYS_tgkill, ::getpid(), id, SIGTRAP) != 0) continue;
     const auto until = std::chrono::steady_clock::now() + longest_stack;
     while (!stack_printed && std::chrono::steady_clock::now() < until) std::this_thread::yield();
   }
@@ -77,12 +82,14 @@ void kill_children() {
 
 watchdog::watchdog(std::string what, std::chrono::seconds limit)
     : thread_([this, what = std::move(what), limit] {
+        std::array<void*, 1> loads_what_it_needs{};
+        ::backtrace(loads_what_it_needs.data(), 1);
         std::unique_lock lock(mutex_);
         if (changed_.wait_for(lock, limit, [&] { return done_; })) return;
         std::fprintf(stderr, "watchdog: %s took more than %lld s\n", what.c_str(),
                      static_cast<long long>(limit.count()));
-        kill_children();
         print_stacks_of_others();
+        kill_children();
         std::abort();
       }) {}
 

@@ -135,9 +135,10 @@ class Fuzzers(Corpus):
 
     def fuzzer(self, program):
         self.build = self.root / "build"
-        path = fuzz.fuzzer(self.build, "address")
+        path = fuzz.fuzzer(self.build)
         path.parent.mkdir(parents=True)
-        path.write_text(f"#!{sys.executable}\nimport pathlib, sys\n"
+        path.write_text(f"#!{sys.executable}\nimport os, pathlib, sys\n"
+                        "assert os.environ['FERRY_FUZZ_TARGET'] == 'address'\n"
                         "folders = [pathlib.Path(word) for word in sys.argv[1:] if word[0] != '-']\n" + program)
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         seeds = self.root / "seeds"
@@ -170,7 +171,7 @@ class Fuzzers(Corpus):
         fuzz.write_corpus("address", {"1" * 40: b"1"})
         self.assertIn("stays as it was", self.quietly(fuzz.merge, self.build, "address", seeds))
         self.assertEqual(fuzz.read_corpus("address"), {"1" * 40: b"1"})
-        fuzz.fuzzer(self.build, "address").write_text("#!/bin/sh\nexit 1\n")
+        fuzz.fuzzer(self.build).write_text("#!/bin/sh\nexit 1\n")
         with self.assertRaises(subprocess.CalledProcessError):
             fuzz.merge(self.build, "address", seeds)
         self.assertEqual(fuzz.read_corpus("address"), {"1" * 40: b"1"})

@@ -26,6 +26,7 @@ namespace {
 // How long the end of a failed pass is held back for other workers to hear of it and to end an addition under way: they are ready
 // for the next one then.
 constexpr std::chrono::seconds failure_limit{2};
+const std::string untold = "other workers are not told that a pass failed: ";
 // How often they are told, until they answer.
 constexpr int failure_attempts = 20;
 
@@ -177,15 +178,18 @@ void dist_pass::end(const pass_failure& why, heard where) {
 
 // The root waits for the others.
 void dist_pass::tell_failure(const pass_failure& why) {
-  const auto complete = [self = shared_from_this(), why] { self->whole_.try_set_value(pass_answer{why, nullptr}); };
+  const auto complete = [self = shared_from_this(), why]() noexcept {
+    if (auto problem = caught([&] { self->whole_.try_set_value(pass_answer{why, nullptr}); }))
+      self->whole_.try_set_exception(std::move(problem));
+  };
   auto problem = caught([&] {
     failure_message message{header_->context, header_->pass, !header_->exact, why};
     message.echoes = is_root() && message.floods && context_->begin_echo(header_->pass);
     const future<void> told =
         tell(*context_, message, header_->exact ? header_->reached.senders() : context_->known_workers());
-    if (is_root()) told.add_done_callback([complete](const future<void>&) { complete(); });
+    if (is_root()) add_inline_callback(told, [complete](const future<void>&) { complete(); });
   });
-  if (problem) log(log_level::error, "other workers are not told that a pass failed: " + describe_exception(problem));
+  if (problem) log(log_level::error, untold + describe_exception(problem));
   if (problem || !is_root()) complete();
 }
 
@@ -203,10 +207,14 @@ future<void> dist_pass::on_failure_elsewhere(const std::shared_ptr<dist_context>
     if (!pass->is_root() && !told.again) own_part = pass->whole().then([](const pass_answer&) {});
   }
   if (!echoes && (runs || !is_news || !told.floods)) return own_part;
-  failure_message onwards = told;
-  onwards.again = false;
-  future<void> others = tell(*context, onwards, context->known_workers());
-  if (!echoes) return own_part;
+  future<void> others;
+  auto problem = caught([&] {
+    failure_message onwards = told;
+    onwards.again = false;
+    others = tell(*context, onwards, context->known_workers());
+  });
+  if (problem) log(log_level::error, untold + describe_exception(problem));
+  if (problem || !echoes) return own_part;
   return when_all(std::vector<future<void>>{std::move(own_part), std::move(others)});
 }
 

@@ -52,7 +52,7 @@ std::uint64_t store_access::request_read() noexcept {
   } catch (const std::exception&) {
     {
       std::lock_guard lock(mutex_);
-      reading_ = log_readable_ = false;
+      reading_ = false;
       reads_done_ = reads_wanted_;
     }
     changed_.notify_all();
@@ -71,7 +71,6 @@ void store_access::read_for_all() noexcept {
     std::lock_guard lock(mutex_);
     if (read) reads_good_ = number;
     reads_done_ = number;  // requests made while the store hung have their own time, and get another read
-    log_readable_ = read;
     reading_ = reads_wanted_ != reads_done_;
     changed_.notify_all();
     if (!reading_) return;
@@ -84,7 +83,7 @@ bool store_access::read_log(deadline until, const std::function<bool()>& enough)
   ranked_lock lock(mutex_);
   const bool in_time = wait_in_time(changed_, lock, until,
                                     [&] { return reads_done_ >= number || user_.ended() || (enough && enough()); });
-  return in_time && (reads_done_ < number || log_readable_);
+  return in_time && (reads_done_ < number || reads_good_ >= number);
 }
 
 std::uint64_t store_access::last_good_read() const noexcept {

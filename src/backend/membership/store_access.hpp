@@ -94,7 +94,6 @@ class store_access {
   std::uint64_t reads_done_ = 0;
   std::uint64_t reads_good_ = 0;  // the last one that succeeded
   bool reading_ = false;
-  bool log_readable_ = true;  // the result of the last read
   struct pending_write {
     std::function<void()> write;
     std::string what;
