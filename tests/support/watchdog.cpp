@@ -25,9 +25,8 @@ extern "C" void __sanitizer_print_stack_trace();  // NOLINT(bugprone-reserved-id
 namespace ferry_test {
 namespace {
 
-// To print one, with names. The thread sanitizer keeps the signal from a thread that waits for a lock.
-constexpr std::chrono::seconds longest_stack{thread_sanitized ? 1 : 10};
-constexpr std::chrono::seconds all_stacks{100};
+constexpr std::chrono::seconds longest_stack{10};  // to print one, with names
+constexpr std::chrono::seconds all_stacks{90};
 
 std::atomic<bool> stack_printed{false};
 
@@ -45,18 +44,20 @@ void print_stack(int) {
   stack_printed = true;
 }
 
-// One thread after the other, for as long as a process that hangs elsewhere, too, is given. A thread that hangs within the runtime of
-// the sanitizer prints nothing, and the next one is asked. Threads of the library block other signals.
+// One thread after the other. A thread that hangs within the runtime of a sanitizer prints nothing, and the next one is asked. Threads of
+// the library block other signals than this. The alarm ends the process if this thread hangs, too.
 void print_stacks_of_others() {
   ::signal(SIGALRM, SIG_DFL);
-  ::alarm(static_cast<unsigned>(all_stacks.count()));
+  ::alarm(static_cast<unsigned>((all_stacks + 2 * longest_stack).count()));
   struct sigaction printer {};
   printer.sa_handler = print_stack;
   printer.sa_flags = SA_RESTART;
   ::sigaction(SIGTRAP, &printer, nullptr);
   const auto own = static_cast<pid_t>(::syscall(SYS_gettid));
+  const auto end = std::chrono::steady_clock::now() + all_stacks;
   std::error_code gone;
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", gone)) {
+    if (std::chrono::steady_clock::now() > end) break;
     const auto id = static_cast<pid_t>(std::stol(thread.path().filename().string()));
     if (id == own) continue;
     std::string name;

@@ -10,7 +10,7 @@
 
 namespace ferry_test {
 
-/// Ends the process with a message and the stacks of all threads if it is not destroyed in time, so that a test that hangs says so.
+/// Ends the process with a message and the stacks of all other threads if it is not destroyed in time, so that a test that hangs says so.
 /// Takes a thread.
 class watchdog {
  public:

@@ -112,7 +112,7 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
     std::uint32_t value = 0;
     static constexpr std::uint32_t none = 0xffffffff;
   };
-  // Where a failure was heard of first: from another worker, or in a message that is passed on anyway.
+  // Where a pass has failed: at this worker, at another one that told it, or that told it in a message that is passed on anyway.
   enum class heard : std::uint8_t { here, elsewhere, in_echo };
 
   // On the thread that drives; nothing else touches what they use.

@@ -26,12 +26,15 @@ namespace {
 // How long the end of a failed pass is held back for other workers to hear of it and to end an addition under way: they are ready
 // for the next one then.
 constexpr std::chrono::seconds failure_limit{2};
-const std::string untold = "other workers are not told that a pass failed: ";
 // How often they are told, until they answer.
 constexpr int failure_attempts = 20;
 
 pass_failure failure_of_code(errc code, std::string text) {
   return {static_cast<std::uint32_t>(code), {}, std::move(text)};
+}
+
+void log_untold(const std::exception_ptr& problem) {
+  log(log_level::error, "other workers are not told that a pass failed: " + describe_exception(problem));
 }
 
 // Is ready when all were told, or were not reached in time.
@@ -189,7 +192,7 @@ void dist_pass::tell_failure(const pass_failure& why) {
         tell(*context_, message, header_->exact ? header_->reached.senders() : context_->known_workers());
     if (is_root()) add_inline_callback(told, [complete](const future<void>&) { complete(); });
   });
-  if (problem) log(log_level::error, untold + describe_exception(problem));
+  if (problem) log_untold(problem);
   if (problem || !is_root()) complete();
 }
 
@@ -213,7 +216,7 @@ future<void> dist_pass::on_failure_elsewhere(const std::shared_ptr<dist_context>
     onwards.again = false;
     others = tell(*context, onwards, context->known_workers());
   });
-  if (problem) log(log_level::error, untold + describe_exception(problem));
+  if (problem) log_untold(problem);
   if (problem || !echoes) return own_part;
   return when_all(std::vector<future<void>>{std::move(own_part), std::move(others)});
 }
