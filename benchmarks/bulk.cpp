@@ -6,6 +6,8 @@
 //   echo   to a method that returns the tensor; baseline: received into a warm buffer, then all sent back
 //   argument, result, back and forth   within the process (inproc): tensors that are handed over; baseline: the same calls with
 //          tensors that the caller, or the callee, keeps, which are copied. In microseconds
+//   argument, result, read, kept   in place (shm): the same between processes, with tensors of the shared allocator, one for each
+//          message; baseline: with ordinary ones. of `read` the callee reads a number of each 64 bytes; of `kept` the callee keeps the last three
 //
 // Bytes per second; those of an echo count twice. With a processor for each side the baseline is the faster of two:
 // both sides blocking in their system calls, or spinning as ferry does by default.
@@ -13,12 +15,14 @@
 #include <cstdio>
 #include <exception>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <ferry/ferry.hpp>
 #include <ferry/tensor/factories.hpp>
+#include <ferry/tensor/shared_allocator.hpp>
 
 #include "support/handlers.hpp"
 #include "support/options.hpp"
@@ -157,15 +161,46 @@ constexpr handover_case handovers[] = {
      }},
 };
 
-void measure_handovers(report& out, const options& chosen, pin_mode pin) {
-  const std::string prefix = "inproc/" + std::string(name_of(pin)) + "/";
+ferry::tensor written(std::int64_t elements) {
+  const ferry::tensor made = ferry::empty({elements});
+  made.data<float>()[0] = 1;
+  return made;
+}
+
+template <auto Method>
+constexpr handover_case argument_in_place(const char* name) {
+  return {name,
+          [](const ferry::worker& caller, std::int64_t elements) {
+            const ferry::shared_memory_scope shared;
+            (void)caller.rpc_sync<Method>(callee, written(elements));
+          },
+          [](const ferry::worker& caller, std::int64_t elements) {
+            (void)caller.rpc_sync<Method>(callee, written(elements));
+          }};
+}
+constexpr handover_case in_place[] = {
+    argument_in_place<remote::numel>("argument"),
+    {"result",
+     [](const ferry::worker& caller, std::int64_t elements) {
+       (void)caller.rpc_sync<remote::made_shared>(callee, elements);
+     },
+     [](const ferry::worker& caller, std::int64_t elements) { (void)caller.rpc_sync<remote::made>(callee, elements); }},
+    argument_in_place<remote::look_through>("read"),
+    argument_in_place<remote::keep_three>("kept"),
+};
+
+// Tensors that change hands, beside those that are copied.
+void measure_handovers(report& out, const options& chosen, std::span<const handover_case> ways,
+                       const std::string& transport, pin_mode pin) {
+  const std::string prefix = transport + (transport == "shm" ? "-in-place/" : "/") + std::string(name_of(pin)) + "/";
+  const std::size_t largest = transport == "shm" && !chosen.quick ? 256 * mebibyte : 16 * mebibyte;
   std::optional<worker_pair> pair;
-  for (const handover_case& way : handovers) {
+  for (const handover_case& way : ways) {
     bool header = false;
     for (const size_case& size : sizes) {
       const std::string name = prefix + way.name + "/" + size.name;
-      if (!chosen.wants(name) || size.bytes > 16 * mebibyte) continue;
-      if (!pair) pair.emplace(pair_options{.transport = "inproc"}, pin);
+      if (!chosen.wants(name) || size.bytes > largest) continue;
+      if (!pair) pair.emplace(pair_options{.transport = transport}, pin);
       const ferry::worker& caller = pair->caller();
       const auto elements = static_cast<std::int64_t>(size.bytes / sizeof(float));
       const auto window = chosen.window_or(60ms);
@@ -173,8 +208,9 @@ void measure_handovers(report& out, const options& chosen, pin_mode pin) {
       timing kept;
       for (int repeat = 0; repeat != chosen.repeats; ++repeat) {
         const auto measured = [&](void (*once)(const ferry::worker&, std::int64_t), timing& result) {
-          for (int warm = 0; warm != 10; ++warm) once(caller, elements);
-          auto samples = time_each(window, 10, [&] { once(caller, elements); });
+          const std::size_t least = size.bytes > 16 * mebibyte ? 5 : 10;
+          for (std::size_t warm = 0; warm != least; ++warm) once(caller, elements);
+          auto samples = time_each(window, least, [&] { once(caller, elements); });
           result.add(samples);
         };
         if (repeat == 0) pair->pin();
@@ -206,7 +242,8 @@ int main(int argc, char** argv) {
       }
     }
     for (const pin_mode pin : chosen.pins_or({pin_mode::two_cores, pin_mode::same_core})) {
-      measure_handovers(out, chosen, pin);
+      measure_handovers(out, chosen, handovers, "inproc", pin);
+      measure_handovers(out, chosen, in_place, "shm", pin);
     }
     return 0;
   } catch (const std::exception& e) {

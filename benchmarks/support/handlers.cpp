@@ -1,5 +1,6 @@
 #include "handlers.hpp"
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -7,6 +8,7 @@
 
 #include <ferry/device/cpu_pool.hpp>
 #include <ferry/tensor/factories.hpp>
+#include <ferry/tensor/shared_allocator.hpp>
 
 #include "allocations.hpp"
 
@@ -27,6 +29,19 @@ ferry::tensor sum(const ferry::tensor& a, const ferry::tensor& b) {
 
 ferry::tensor give_back(ferry::tensor t) { return t; }
 ferry::tensor made(std::int64_t elements) { return ferry::empty({elements}); }
+ferry::tensor made_shared(std::int64_t elements) { return ferry::shared_allocator().empty({elements}); }
+float look_through(const ferry::tensor& t) {
+  constexpr std::int64_t elements_of_line = 64 / sizeof(float);
+  const float* const first = t.data<float>();
+  float sum = 0;
+  for (std::int64_t i = 0; i < t.numel(); i += elements_of_line) sum += first[i];
+  return sum;
+}
+void keep_three(const ferry::tensor& t) {
+  static std::array<ferry::tensor, 3> kept;
+  static std::size_t next = 0;
+  kept[next++ % kept.size()] = t;
+}
 ferry::tensor made_once(std::int64_t elements) {
   static ferry::tensor kept;
   if (!kept.defined() || kept.numel() != elements) kept = ferry::zeros({elements});

@@ -14,8 +14,11 @@ std::string echo(const std::string& text);
 std::int64_t numel(const ferry::tensor& t);
 ferry::tensor sum(const ferry::tensor& a, const ferry::tensor& b);  ///< of two tensors with one f32 element
 ferry::tensor give_back(ferry::tensor t);
-ferry::tensor made(std::int64_t elements);       ///< not initialised
-ferry::tensor made_once(std::int64_t elements);  ///< the same one as the last time, if it has as many elements
+ferry::tensor made(std::int64_t elements);         ///< not initialised
+ferry::tensor made_shared(std::int64_t elements);  ///< the same, by the shared allocator
+float look_through(const ferry::tensor& t);        ///< reads an f32 of each 64 bytes
+void keep_three(const ferry::tensor& t);           ///< keeps the last three that it was given
+ferry::tensor made_once(std::int64_t elements);    ///< the same one as the last time, if it has as many elements
 void block_for(int milliseconds);
 void note(int value);   ///< counts itself
 std::uint64_t noted();  ///< how often note() ran in this process

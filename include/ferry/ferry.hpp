@@ -38,6 +38,7 @@
 #include <ferry/store/tcp_store.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/generator.hpp>
+#include <ferry/tensor/shared_allocator.hpp>
 #include <ferry/tensor/tensor.hpp>
 #include <ferry/tensor/traits.hpp>
 #include <ferry/transport/channel.hpp>

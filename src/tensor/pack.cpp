@@ -155,4 +155,9 @@ tensor empty_packed(dtype type, std::span<const std::int64_t> shape, std::span<c
   return detail::make_tensor(storage::allocate(bytes, where), type, dims(shape), detail::canonical(shape, strides), 0);
 }
 
+tensor detail::packed_over(storage block, dtype type, std::span<const std::int64_t> shape,
+                           std::span<const std::int64_t> strides) {
+  return make_tensor(std::move(block), type, dims(shape), canonical(shape, strides), 0);
+}
+
 }  // namespace ferry::inline v0

@@ -1,13 +1,16 @@
 #include <ferry/tensor/storage.hpp>
 
 #include <new>
+#include <utility>
 
 #include <ferry/device/cpu_pool.hpp>
 #include <ferry/device/current.hpp>
 #include <ferry/device/memory.hpp>
 #include <ferry/device/traits.hpp>
+#include <ferry/tensor/shared_allocator.hpp>
 
 #include "../device/memory/foreign_memory.hpp"
+#include "../device/memory/shared_arena.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
@@ -25,8 +28,22 @@ constexpr bool joined(ferry::device where, std::size_t bytes) {
   return where.is_cpu() && bytes != 0 && bytes <= largest_joined;
 }
 
+constinit thread_local bool shares = false;
+
+// Null: ordinary memory is to be taken.
+void* shared_allocate(std::size_t bytes) noexcept {
+  if (!shares || bytes < least_shared) return nullptr;
+  shared_arena* const arena = shared_arena::of_process();
+  return arena ? arena->allocate(bytes) : nullptr;
+}
+
 }  // namespace
 }  // namespace detail
+
+shared_memory_scope::shared_memory_scope() noexcept : outer_(std::exchange(detail::shares, true)) {}
+shared_memory_scope::~shared_memory_scope() { detail::shares = outer_; }
+detail::ordinary_memory_scope::ordinary_memory_scope() noexcept : outer_(std::exchange(shares, false)) {}
+detail::ordinary_memory_scope::~ordinary_memory_scope() { shares = outer_; }
 
 storage storage::allocate(std::size_t bytes, ferry::device where) {
   check_device(where);
@@ -37,9 +54,10 @@ storage storage::allocate(std::size_t bytes, ferry::device where) {
     result.body_->data = memory + detail::head;
     result.body_->allocated = true;
   } else if (where.is_cpu()) {
-    void* memory = cpu_allocate(bytes);
     result.body_ = new (cpu_allocate(detail::head)) detail::storage_body;
-    result.body_->data = memory;
+    result.body_->data = detail::shared_allocate(bytes);
+    result.body_->shared = result.body_->data != nullptr;
+    if (!result.body_->shared) result.body_->data = cpu_allocate(bytes);
     result.body_->allocated = true;
   } else {
     auto block = std::make_shared<device_memory>(current_stream(where), bytes);
@@ -75,7 +93,11 @@ void storage::record_use(const stream& by) const {
 void storage::destroy(detail::storage_body* body) noexcept {
   const std::size_t bytes = body->size;
   const bool in_head = body->allocated && detail::joined(body->where, bytes);
-  if (body->allocated && !in_head) cpu_deallocate(body->data, bytes);
+  if (body->shared) {
+    detail::shared_arena::of_process()->deallocate(body->data, bytes);
+  } else if (body->allocated && !in_head) {
+    cpu_deallocate(body->data, bytes);
+  }
   body->~storage_body();
   cpu_deallocate(body, in_head ? detail::head + bytes : detail::head);
 }

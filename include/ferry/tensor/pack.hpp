@@ -47,4 +47,10 @@ namespace detail {
 [[nodiscard]] tensor empty_packed(dtype type, std::span<const std::int64_t> shape,
                                   std::span<const std::int64_t> strides, device where = {});
 
+namespace detail {
+/// Such a tensor over a block that begins with its elements, and has packed_size() bytes of them.
+[[nodiscard]] tensor packed_over(storage block, dtype type, std::span<const std::int64_t> shape,
+                                 std::span<const std::int64_t> strides);
+}  // namespace detail
+
 }  // namespace ferry::inline v0

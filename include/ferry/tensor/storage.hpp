@@ -18,13 +18,14 @@ namespace detail {
 
 struct storage_body {
   std::atomic<std::uint32_t> references{1};
-  bool allocated = false;        // from the pool of the CPU
+  bool allocated = false;        // from the pool of the CPU, or
+  bool shared = false;           // from the memory that other processes read
   bool in_stream_order = false;  // `owner` is a device_memory
   ferry::device where;
   std::atomic<std::uint64_t> version{0};
   void* data = nullptr;
   std::size_t size = 0;
-  std::shared_ptr<const void> owner;  // of memory that is not from the pool of the CPU
+  std::shared_ptr<const void> owner;  // of other memory
 };
 
 }  // namespace detail
@@ -67,6 +68,8 @@ class storage {
   }
   /// Whether ferry allocated it on a device with streams: it may be released before they are done with it.
   [[nodiscard]] bool in_stream_order() const noexcept { return body_->in_stream_order; }
+  /// Whether other processes of the machine can read it in place (ferry/tensor/shared_allocator.hpp).
+  [[nodiscard]] bool in_shared_memory() const noexcept { return body_->shared; }
   /// Counts writes in place, through any view; users of old values compare it.
   [[nodiscard]] std::uint64_t version() const noexcept { return body_->version.load(std::memory_order_acquire); }
   void bump_version() const noexcept { body_->version.fetch_add(1, std::memory_order_acq_rel); }

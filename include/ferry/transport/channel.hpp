@@ -34,7 +34,7 @@ struct channel_path {
   bool device_tensors = false;     ///< the connection carries messages whose tensors are on devices
   std::string_view obstacle = {};  ///< why it does not; a literal
   /// Why the receiver's device does not read the sender's memory itself; empty: it does. As long-lived as the path.
-  std::string_view not_direct = "the connection shares no memory of GPUs";
+  std::string_view not_direct = "the connection shares no memory";
 };
 
 /// What the ends of a channel get from their connection. Made by make_channel_context().
@@ -46,7 +46,7 @@ struct channel_context {
   /// The copies under way of one direction of the connection: bounds the host memory of those that are received, and
   /// notices those that make no progress.
   std::shared_ptr<detail::staging_ring> ring;
-  /// The memory of GPUs that the two processes read from each other; null: none.
+  /// The memory that the two processes read from each other; null: none.
   std::shared_ptr<detail::direct_memory> direct = {};
 };
 
@@ -139,7 +139,7 @@ struct channel_diagnosis {
                 "\"my_channel\";");
   static_assert(!there || has_channel_priority<Tag>,
                 "ferry: channel_traits of this channel lacks `priority`: add static constexpr int priority = 50; "
-                "(cuda_staged has 0, inline 100, cuda_ipc 150, inproc 200; higher is tried first)");
+                "(cuda_staged has 0, inline 100, shm 140, cuda_ipc 150, inproc 200; higher is tried first)");
   static_assert(!there || says_where_unusable<Tag>,
                 "ferry: channel_traits of this channel lacks `unusable`: add static std::string unusable(const "
                 "ferry::channel_path& path); which is empty where the channel works and else says why not");
@@ -174,6 +174,10 @@ struct inline_tensors {};
 /// that memory is in the byte stream. For tensors of least_direct bytes and more in memory that ferry allocated; it is lent until
 /// the copy has been made, and the message arrives then. docs/devices.md says between which devices.
 struct cuda_ipc {};
+/// From CPU to CPU of another process of the machine, over `shm`: the receiver has a tensor over the sender's memory, and only the
+/// place of that memory is in the byte stream. For tensors of shared_allocator(), of least_shared bytes and more; they are lent
+/// until the receiver has dropped its tensor.
+struct shm_tensors {};
 /// Within a process: copied by the devices, or by the sender from CPU to CPU, unless the tensor can be handed over.
 struct inproc_tensors {};
 /// From and to CUDA devices, and devices of user-defined kinds, in the byte stream: through page-locked host memory, in
@@ -195,6 +199,17 @@ struct channel_traits<cuda_ipc> {
   /// Null: the tensor's memory cannot be lent, or too much is lent; another channel takes it.
   static std::unique_ptr<tensor_source> open_source(const tensor& packed, const stream& on,
                                                     const channel_context& context);
+  static std::unique_ptr<tensor_sink> open_sink(const tensor& into, const stream& on, const channel_context& context);
+};
+template <>
+struct channel_traits<shm_tensors> {
+  static constexpr std::string_view name = "shm";
+  static constexpr int priority = 140;
+  static std::string unusable(const channel_path& path);
+  /// Null: the tensor's memory cannot be lent, or too much is lent; another channel takes it.
+  static std::unique_ptr<tensor_source> open_source(const tensor& packed, const stream& on,
+                                                    const channel_context& context);
+  /// Copies into the memory that there is.
   static std::unique_ptr<tensor_sink> open_sink(const tensor& into, const stream& on, const channel_context& context);
 };
 template <>
@@ -260,7 +275,7 @@ struct channel_list {
 
   static std::vector<channel_factory> factories() { return {make_channel_factory<Tags>()...}; }
 };
-using default_channels = channel_list<inproc_tensors, cuda_ipc, inline_tensors, cuda_staged>;
+using default_channels = channel_list<inproc_tensors, cuda_ipc, shm_tensors, inline_tensors, cuda_staged>;
 
 /// A route that was not used, and why.
 struct rejected_route {

@@ -33,6 +33,8 @@ inline constexpr std::uint64_t feature_urgent = 4;
 inline constexpr std::uint64_t feature_device_tensors = 8;
 /// `shm`: the sender hands over pools of GPU memory, and takes those of the other end. Set by the transport.
 inline constexpr std::uint64_t feature_device_memory = 64;
+/// `shm`: the sender hands over its host memory for tensors, and takes that of the other end. Set by the transport.
+inline constexpr std::uint64_t feature_host_memory = 256;
 
 /// The sender is no member of the group: it asks the worker of itself, and calls nothing (docs/protocol.md, Observers).
 inline constexpr std::uint64_t feature_observer = 128;
@@ -75,6 +77,8 @@ struct transport_options {
   /// `shm`: the two processes read large tensors from each other's GPU memory (the channel `cuda_ipc`) where both can. Not:
   /// through page-locked memory.
   bool share_device_memory = true;
+  /// `shm`: tensors of shared_allocator() are read in place by the other process (the channel `shm`). Not: copied.
+  bool share_host_memory = true;
 
   /// The other end must have the same secret for a connection to be made. Empty: no secret, and the other end must have
   /// none either. A worker sets it from its own secret. Throws errc::invalid_argument from listen() and connect() in a

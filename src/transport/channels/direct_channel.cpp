@@ -124,55 +124,67 @@ class borrowing_copy final : public std::enable_shared_from_this<borrowing_copy>
   std::atomic<bool> arrived_{false};
 };
 
-class direct_sink final : public tensor_sink {
+class copying_sink final : public note_sink {
  public:
-  direct_sink(tensor into, const stream& on, channel_context context)
-      : into_(std::move(into)), on_(on), context_(std::move(context)) {
-    if (into_.defined()) into_.storage().record_use(on_);
+  copying_sink(tensor into, const stream& on, channel_context context)
+      : note_sink(std::move(context)), into_(std::move(into)), on_(on) {
+    into_.storage().record_use(on_);
   }
 
-  std::span<std::byte> room() override { return std::span<std::byte>(note_).subspan(filled_); }
-  void commit(std::size_t bytes) override {
-    filled_ += bytes;
-    if (filled_ == note_.size()) begin();
-  }
   bool settled() override {
     if (!copy_ || copy_->arrived()) return true;
-    context_.ring->check(on_);
+    context().ring->check(on_);
     return false;
   }
 
  private:
-  void begin() {
-    const auto note = loan_note::decode(note_);
-    if (!note) throw_error(errc::malformed, "the name of a tensor's memory is missing");
-    const auto borrowed = context_.direct->borrowed();
-    if (!borrowed) throw_error(errc::connection_lost, "the connection ended before a tensor had been read");
-    if (!into_.defined()) return borrowed->give_back(note->of);
-    auto pool = context_.direct->pool(note->pool);
-    if (!pool || !pool->readable_from(into_.device()) || note->bytes != writable_packed_bytes(into_).size()) {
-      borrowed->give_back(note->of);
+  void take(const loan_note& note, const std::shared_ptr<borrowed_blocks>& borrowed) override {
+    auto pool = context().direct->pool(note.pool);
+    if (!pool || !pool->readable_from(into_.device()) || note.bytes != writable_packed_bytes(into_).size()) {
+      borrowed->give_back(note.of);
       throw_error(errc::malformed, fmt::format("{} bytes of pool {} of another process's memory cannot be copied to {}",
-                                               note->bytes, note->pool, to_string(into_.device())));
+                                               note.bytes, note.pool, to_string(into_.device())));
     }
-    auto copy = std::make_shared<borrowing_copy>(*note, std::move(pool), borrowed, on_, context_.loop);
-    copy->begin(into_, context_);
+    auto copy = std::make_shared<borrowing_copy>(note, std::move(pool), borrowed, on_, context().loop);
+    copy->begin(into_, context());
     copy_ = std::move(copy);
-    (void)context_.ring->queued(on_, 0);
+    (void)context().ring->queued(on_, 0);
   }
 
   tensor into_;
   const stream on_;
-  const channel_context context_;
-  std::array<std::byte, loan_note::encoded_size> note_{};
-  std::size_t filled_ = 0;
   std::shared_ptr<borrowing_copy> copy_;
+};
+
+class giving_back_sink final : public note_sink {
+ public:
+  using note_sink::note_sink;
+
+ private:
+  void take(const loan_note& note, const std::shared_ptr<borrowed_blocks>& borrowed) override {
+    borrowed->give_back(note.of);
+  }
 };
 
 }  // namespace
 
+std::unique_ptr<tensor_source> open_lending_source(const tensor& packed, const channel_context& context) {
+  const auto note = context.direct ? context.direct->lend(packed) : std::nullopt;
+  return note ? std::make_unique<direct_source>(context.direct->lent(), *note) : nullptr;
+}
+
+void note_sink::commit(std::size_t bytes) {
+  filled_ += bytes;
+  if (filled_ != note_.size()) return;
+  const auto note = loan_note::decode(note_);
+  if (!note) throw_error(errc::malformed, "the name of a tensor's memory is missing");
+  const auto borrowed = context_.direct->borrowed();
+  if (!borrowed) throw_error(errc::connection_lost, "the connection ended before a tensor had been read");
+  take(*note, borrowed);
+}
+
 std::unique_ptr<tensor_sink> open_giving_back_sink(const channel_context& context) {
-  return std::make_unique<direct_sink>(tensor(), stream(), context);
+  return std::make_unique<giving_back_sink>(context);
 }
 
 }  // namespace detail
@@ -185,14 +197,13 @@ std::string channel_traits<cuda_ipc>::unusable(const channel_path& path) {
 
 std::unique_ptr<tensor_source> channel_traits<cuda_ipc>::open_source(const tensor& packed, const stream&,
                                                                      const channel_context& context) {
-  const auto note = context.direct ? context.direct->lend(packed) : std::nullopt;
-  return note ? std::make_unique<detail::direct_source>(context.direct->lent(), *note) : nullptr;
+  return detail::open_lending_source(packed, context);
 }
 
 std::unique_ptr<tensor_sink> channel_traits<cuda_ipc>::open_sink(const tensor& into, const stream& on,
                                                                  const channel_context& context) {
   if (!context.direct) throw_error(errc::malformed, "a tensor comes as memory that this connection does not share");
-  return std::make_unique<detail::direct_sink>(into, on, context);
+  return std::make_unique<detail::copying_sink>(into, on, context);
 }
 
 }  // namespace ferry::inline v0

@@ -6,15 +6,21 @@
 #include <cstring>
 
 #include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 
 #include <ferry/base/detail/little_endian.hpp>
 #include <ferry/base/error.hpp>
 #include <ferry/tensor/pack.hpp>
+#include <ferry/tensor/shared_allocator.hpp>
 #include <ferry/transport/channel.hpp>
 
+#include "../../device/memory/shared_arena.hpp"
 #include "../reactor/control_thread.hpp"
+#include "../reactor/io_threads.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -24,6 +30,17 @@ constexpr std::chrono::milliseconds look_again_after{50};
 using shared_word = std::atomic_ref<std::uint32_t>;
 
 }  // namespace
+
+unique_fd process_at(int socket) noexcept {
+  ucred who{};
+  socklen_t size = sizeof who;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 || who.pid <= 0) return {};
+  unique_fd process(static_cast<int>(::syscall(SYS_pidfd_open, who.pid, 0)));
+  // Else the number may be that of another process by now.
+  pollfd end{socket, POLLRDHUP, 0};
+  if (::poll(&end, 1, 0) != 0) process.reset();
+  return process;
+}
 
 // ---------------------------------------------------------------- loan_note
 
@@ -104,9 +121,23 @@ class lent_blocks_of_ended_connections {
   bool watching_ = false;
 };
 
-std::optional<loan> lent_blocks::lend(storage block) {
+void lent_blocks::watch(int socket) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (watch_.load(std::memory_order_relaxed) != watch_state::not_yet) return;
+  reader_ = process_at(socket);
+  watch_.store(reader_ ? watch_state::on : watch_state::impossible, std::memory_order_release);
+}
+
+bool lent_blocks::reader_has_host() const noexcept {
+  return shared_word(said_->reads_host).load(std::memory_order_acquire) != 0;
+}
+
+std::optional<loan> lent_blocks::lend(storage block, bool once) {
   collect();
   const std::lock_guard lock(mutex_);
+  if (once && count() != 0 &&
+      std::any_of(blocks_.begin(), blocks_.end(), [&](const storage& each) { return each.same_as(block); }))
+    return std::nullopt;
   for (std::uint32_t slot = 0; slot != blocks_.size(); ++slot) {
     if (blocks_[slot].defined()) continue;
     if (++numbers_[slot] == 0) ++numbers_[slot];
@@ -126,14 +157,14 @@ void lent_blocks::take_back(loan which) noexcept {
 }
 
 void lent_blocks::collect(bool connection_ended) noexcept {
-  if (count_.load(std::memory_order_relaxed) == 0) return;
+  if (count_.load() == 0) return;
   std::array<storage, loan_control::slots> dropped;  // without the lock
   const bool all =
       connection_ended && (shared_word(said_->reader_gone).load(std::memory_order_acquire) != 0 || reader_is_dead());
   const std::lock_guard lock(mutex_);
   for (std::size_t slot = 0; slot != blocks_.size(); ++slot) {
     if (!blocks_[slot].defined()) continue;
-    if (!all && shared_word(said_->given_back[slot]).load(std::memory_order_acquire) != numbers_[slot]) continue;
+    if (!all && shared_word(said_->given_back[slot]).load() != numbers_[slot]) continue;
     dropped[slot] = std::move(blocks_[slot]);
     count_.fetch_sub(1, std::memory_order_relaxed);
   }
@@ -156,32 +187,62 @@ void lent_blocks::look_after(std::shared_ptr<lent_blocks> blocks) noexcept {
 
 // ---------------------------------------------------------------- borrowed_blocks
 
-borrowed_blocks::~borrowed_blocks() { shared_word(say_->reader_gone).store(1, std::memory_order_release); }
+void borrowed_blocks::announce_host() noexcept { shared_word(say_->reads_host).store(1, std::memory_order_release); }
+void borrowed_blocks::withdraw_host() noexcept { shared_word(say_->reads_host).store(0, std::memory_order_release); }
+
+borrowed_blocks::~borrowed_blocks() {
+  if (!is_forked_child()) shared_word(say_->reader_gone).store(1, std::memory_order_release);
+}
 
 void borrowed_blocks::give_back(loan which) noexcept {
-  shared_word(say_->given_back[which.slot]).store(which.number, std::memory_order_release);
-  const std::lock_guard lock(mutex_);
-  if (news_) news_();
+  if (is_forked_child()) return;  // it is the parent's
+  // Sequentially consistent, as the flag of a reader that sleeps: the lender looks here after it has set that.
+  shared_word(say_->given_back[which.slot]).store(which.number);
+  std::shared_ptr<const std::function<void()>> news;
+  {
+    const std::lock_guard lock(mutex_);
+    news = news_;
+  }
+  if (news) (*news)();
 }
 
 void borrowed_blocks::set_news(std::function<void()> news) {
+  auto made = std::make_shared<const std::function<void()>>(std::move(news));
   const std::lock_guard lock(mutex_);
-  news_ = std::move(news);
+  news_.swap(made);
 }
 
 // ---------------------------------------------------------------- direct_memory
 
 direct_memory::direct_memory(const shared_rings& rings, unique_fd peer_process, std::vector<offered_pool> ours,
-                             std::vector<std::shared_ptr<imported_pool>> theirs, std::string_view obstacle)
+                             std::vector<std::shared_ptr<imported_pool>> theirs, std::string_view obstacle,
+                             shared_host_memory host)
     : obstacle_(obstacle),
       ours_(std::move(ours)),
+      host_offered_(host.offered),
       lent_(std::make_shared<lent_blocks>(rings.memory(), rings.lent(), std::move(peer_process))),
       theirs_(std::move(theirs)),
-      borrowed_(std::make_shared<borrowed_blocks>(rings.memory(), rings.borrowed())) {}
+      host_(std::move(host.theirs)),
+      borrowed_(std::make_shared<borrowed_blocks>(rings.memory(), rings.borrowed())) {
+  if (host_) borrowed_->announce_host();
+}
 
 direct_memory::~direct_memory() { close(); }
 
+std::string_view direct_memory::why_not_host() const noexcept {
+  if (!host_offered_) {
+    const std::string_view here = shared_arena::obstacle();
+    return here.empty() ? no_host_memory : here;
+  }
+  if (!lent_->reader_has_host()) return "the other process cannot map this one's shared memory (its log says why)";
+  if (lent_->watched() == lent_blocks::watch_state::impossible)
+    return "the peer's process cannot be watched: it is in another namespace of processes, or descriptors are short";
+  if (!shared_arena::in_use()) return "no tensor of this process was made by ferry::shared_allocator()";
+  return {};
+}
+
 std::string_view direct_memory::why_not(device from, device to) const noexcept {
+  if (from.is_cpu() && to.is_cpu()) return why_not_host();
   if (!from.is_cuda() || !to.is_cuda()) return "only GPUs of CUDA read each other's memory";
   if (!obstacle_.empty()) return obstacle_;
   const auto found =
@@ -194,6 +255,10 @@ std::string_view direct_memory::why_not(device from, device to) const noexcept {
 }
 
 bool direct_memory::can_lend(const tensor& packed, device to) const noexcept {
+  if (packed.device().is_cpu()) {
+    return to.is_cpu() && packed.storage().in_shared_memory() && packed_bytes(packed).size() >= least_shared &&
+           why_not_host().empty();
+  }
   const bool by_ferry = packed.storage().in_stream_order();  // else its memory is of no pool
   return by_ferry && packed_bytes(packed).size() >= least_direct && why_not(packed.device(), to).empty();
 }
@@ -204,6 +269,13 @@ std::optional<loan_note> direct_memory::lend(const tensor& packed) noexcept {
     if (closed_) return std::nullopt;
   }
   const storage& block = packed.storage();
+  if (packed.device().is_cpu()) {
+    const auto bytes = packed_bytes(packed);
+    const auto at = shared_arena::offset_of(bytes.data());
+    const auto of = at ? lent_->lend(block, true) : std::nullopt;
+    if (!of) return std::nullopt;
+    return loan_note{loan_note::host_pool, *of, *at, bytes.size(), {}};
+  }
   const auto name = name_cuda_block(packed.device(), block.data());
   if (!name) return std::nullopt;
   const auto of = lent_->lend(block);
@@ -220,6 +292,11 @@ std::shared_ptr<borrowed_blocks> direct_memory::borrowed() const {
   return borrowed_;
 }
 
+std::shared_ptr<peer_memory> direct_memory::host() const {
+  const std::lock_guard lock(mutex_);
+  return host_;
+}
+
 std::shared_ptr<imported_pool> direct_memory::pool(std::uint32_t number) const {
   const std::lock_guard lock(mutex_);
   return number < theirs_.size() ? theirs_[number] : nullptr;
@@ -228,20 +305,24 @@ std::shared_ptr<imported_pool> direct_memory::pool(std::uint32_t number) const {
 void direct_memory::close() noexcept {
   std::shared_ptr<borrowed_blocks> borrowed;
   std::vector<std::shared_ptr<imported_pool>> pools;
+  std::shared_ptr<peer_memory> host;
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(closed_, true)) return;
     borrowed = std::move(borrowed_);
     pools.swap(theirs_);
+    host = std::move(host_);
   }
-  // Letting go of pools waits for a device, and the caller holds locks.
+  // Letting go of pools waits for a device, of much memory takes long, and the caller holds locks.
   try {
     const auto thread = control_thread::shared();
     auto& context = thread->context();
     // A copy: what is posted may run, and be over, before post() returns.
-    asio::post(context, [thread, lent = lent_, borrowed = std::move(borrowed), pools = std::move(pools)]() mutable {
+    asio::post(context, [thread, lent = lent_, borrowed = std::move(borrowed), pools = std::move(pools),
+                         host = std::move(host)]() mutable {
       borrowed.reset();
       pools.clear();
+      host.reset();
       lent_blocks::look_after(std::move(lent));
     });
   } catch (const std::exception&) {  // no thread: here, then

@@ -1,7 +1,7 @@
 #pragma once
 
-// The memory of GPUs that the two ends of a connection between processes read from each other: what is lent, and until when.
-// docs/decisions/devices_between_processes.md explains it.
+// The memory, of GPUs and of the host, that the two ends of a connection between processes read from each other: what is lent, and
+// until when. docs/decisions/devices_between_processes.md and docs/decisions/host_memory_in_place.md explain it.
 
 #include <array>
 #include <atomic>
@@ -21,9 +21,13 @@
 
 #include "../../base/unique_fd.hpp"
 #include "../../device/cuda/cuda_ipc.hpp"
+#include "../shm/peer_memory.hpp"
 #include "../shm/shared_rings.hpp"
 
 namespace ferry::inline v0::detail {
+
+/// A pidfd of the process at the other end of a unix socket. Empty: it is not known here (another namespace of processes), or ended.
+[[nodiscard]] unique_fd process_at(int socket) noexcept;
 
 /// One block that a process lets the other read, until the other gives it back.
 struct loan {
@@ -34,9 +38,10 @@ struct loan {
 /// What travels in the place of a tensor's bytes (docs/protocol.md).
 struct loan_note {
   static constexpr std::size_t encoded_size = 96;
-  std::uint32_t pool = 0;  ///< which of those that the lender handed over
+  static constexpr std::uint32_t host_pool = 0xffffffff;
+  std::uint32_t pool = 0;  ///< which of those that the lender handed over; or its host memory
   loan of;
-  std::uint64_t offset = 0;
+  std::uint64_t offset = 0;  ///< in the block, or in the host memory
   std::uint64_t bytes = 0;
   cuda_block_name block{};
   [[nodiscard]] std::array<std::byte, encoded_size> encode() const noexcept;
@@ -48,12 +53,21 @@ struct loan_note {
 /// connection, or is dead, also beyond the end of the connection. Thread-safe.
 class lent_blocks {
  public:
-  /// `reader` is a pidfd of the other process.
+  /// `reader` is a pidfd of the other process, or empty until watch() was called.
   lent_blocks(std::shared_ptr<shared_segment> memory, loan_control& said, unique_fd reader) noexcept
-      : memory_(std::move(memory)), said_(&said), reader_(std::move(reader)) {}
+      : memory_(std::move(memory)), said_(&said), reader_(std::move(reader)) {
+    if (reader_) watch_ = watch_state::on;
+  }
 
-  /// Keeps the block; none if too many are lent.
-  std::optional<loan> lend(storage block);
+  enum class watch_state : std::uint8_t { not_yet, on, impossible };
+  /// Before the first block is lent: watches the process at the other end of the socket.
+  void watch(int socket) noexcept;
+  /// Where it is impossible, blocks that the reader has when it dies would never come back.
+  [[nodiscard]] watch_state watched() const noexcept { return watch_.load(std::memory_order_acquire); }
+  /// Whether the reader has mapped the host memory of this process.
+  [[nodiscard]] bool reader_has_host() const noexcept;
+  /// Keeps the block; none if too many are lent, or this one is and must not be twice.
+  std::optional<loan> lend(storage block, bool once = false);
   /// The other process has not been told of it.
   void take_back(loan which) noexcept;
   /// Drops what has been given back. Cheap where nothing is lent.
@@ -69,7 +83,8 @@ class lent_blocks {
 
   const std::shared_ptr<shared_segment> memory_;
   loan_control* const said_;
-  const unique_fd reader_;
+  unique_fd reader_;
+  std::atomic<watch_state> watch_{watch_state::not_yet};
   std::atomic<std::size_t> count_{0};
   std::mutex mutex_;
   std::array<storage, loan_control::slots> blocks_;
@@ -89,12 +104,15 @@ class borrowed_blocks {
   void give_back(loan which) noexcept;
   /// Called after each give_back(), to wake the other end; may be empty.
   void set_news(std::function<void()> news);
+  /// The lender may lend host memory, which is mapped; or may not any more.
+  void announce_host() noexcept;
+  void withdraw_host() noexcept;
 
  private:
   const std::shared_ptr<shared_segment> memory_;
   loan_control* const say_;
   std::mutex mutex_;
-  std::function<void()> news_;
+  std::shared_ptr<const std::function<void()>> news_;
 };
 
 /// A pool of this process that the peer may read, and from which of the peer's devices: bit i for its cuda:i.
@@ -103,12 +121,31 @@ struct offered_pool {
   std::uint64_t readers = 0;
 };
 
+/// What of the host's memory the ends have handed each other.
+struct shared_host_memory {
+  bool offered = false;                           ///< this process's
+  std::shared_ptr<peer_memory> theirs = nullptr;  ///< null: the peer's is not used
+};
+
+/// Why no memory of GPUs is lent over a connection whose ends have not handed over any.
+inline constexpr std::string_view no_gpu_memory =
+    "an end of the connection shares no memory of GPUs: it used none that can be shared when the connection was made, "
+    "or "
+    "share_device_memory is false";
+
+/// The same of host memory.
+inline constexpr std::string_view no_host_memory =
+    "an end of the connection shares no host memory: share_host_memory is false, FERRY_SHARED_MEMORY is 0, or it is of "
+    "another "
+    "ferry release";
+
 /// Both for one connection. Thread-safe.
 class direct_memory {
  public:
-  /// `theirs` has null where a pool of the peer is not used. `obstacle` is why nothing is lent at all; a literal, or empty.
+  /// `theirs` has null where a pool of the peer is not used. `obstacle` is why no memory of GPUs is lent at all; a literal, or empty.
   direct_memory(const shared_rings& rings, unique_fd peer_process, std::vector<offered_pool> ours,
-                std::vector<std::shared_ptr<imported_pool>> theirs, std::string_view obstacle = {});
+                std::vector<std::shared_ptr<imported_pool>> theirs, std::string_view obstacle = {},
+                shared_host_memory host = {});
   ~direct_memory();
   direct_memory(const direct_memory&) = delete;
   direct_memory& operator=(const direct_memory&) = delete;
@@ -117,24 +154,30 @@ class direct_memory {
   [[nodiscard]] std::string_view why_not(device from, device to) const noexcept;
   /// Whether that device can read this tensor, and it is large enough to be lent. It is packed.
   [[nodiscard]] bool can_lend(const tensor& packed, device to) const noexcept;
-  /// Lends a tensor for which can_lend() is true, and which is complete before the note is sent; none if too many are lent, or
-  /// the memory has no name.
+  /// Lends a tensor for which can_lend() is true, and which is complete before the note is sent; none if too many are lent, this one
+  /// of the host is lent already (a reader that writes to one must not see it in the other), or the memory has no name.
   [[nodiscard]] std::optional<loan_note> lend(const tensor& packed) noexcept;
 
   [[nodiscard]] const std::shared_ptr<lent_blocks>& lent() const noexcept { return lent_; }
   /// Null after close().
   [[nodiscard]] std::shared_ptr<borrowed_blocks> borrowed() const;
+  /// The peer's host memory; null if this process does not use it.
+  [[nodiscard]] std::shared_ptr<peer_memory> host() const;
   /// A pool of the peer; null if this process does not use it, or if there is none of that number.
   [[nodiscard]] std::shared_ptr<imported_pool> pool(std::uint32_t number) const;
   /// The connection has ended: lends nothing more. What is under way ends by itself.
   void close() noexcept;
 
  private:
+  [[nodiscard]] std::string_view why_not_host() const noexcept;
+
   const std::string_view obstacle_;
   const std::vector<offered_pool> ours_;
+  const bool host_offered_;
   const std::shared_ptr<lent_blocks> lent_;
   mutable std::mutex mutex_;  // guards what follows
   std::vector<std::shared_ptr<imported_pool>> theirs_;
+  std::shared_ptr<peer_memory> host_;
   std::shared_ptr<borrowed_blocks> borrowed_;
   bool closed_ = false;
 };

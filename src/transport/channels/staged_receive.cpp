@@ -42,7 +42,8 @@ void staged_receive::take_ways() {
     const bool direct = ways_[i] == std::byte{1};
     if (!direct && ways_[i] != std::byte{}) throw_error(errc::malformed, "a tensor comes in a way that is not known");
     if (!direct) continue;
-    if (!context_.direct || descriptions_[i].where.is_cpu() || parts_[i].left == 0)
+    const bool shared = context_.direct && (!descriptions_[i].where.is_cpu() || context_.direct->host());
+    if (!shared || parts_[i].left == 0)
       throw_error(errc::malformed, "a tensor comes as memory that this connection does not share");
     parts_[i].direct = true;
     parts_[i].left = loan_note::encoded_size;
@@ -82,6 +83,13 @@ bool staged_receive::settled() {
 void staged_receive::receive_into(const tensor_description& next) {
   if (next.where.is_cpu()) {
     if (next.where.index != 0) check_device(next.where);
+    if (parts_[at_].direct) {  // it has memory
+      tensors_.emplace_back();
+      auto sink = std::make_unique<adopting_sink>(next, context_);
+      parts_[at_].adopting = sink.get();
+      parts_[at_].sink = std::move(sink);
+      return;
+    }
     tensors_.push_back(empty_packed(next.dtype, next.shape, next.strides));
     parts_[at_].sink = channel_traits<inline_tensors>::open_sink(tensors_.back(), {}, context_);
     return;
@@ -163,6 +171,9 @@ void staged_receive::finish(inbound_message& message) {
           make_error(outcome.code, "the sender's devices failed while its tensors were being sent: " + outcome.text);
       fail();
     }
+  }
+  for (std::size_t i = 0; i != tensors_.size(); ++i) {
+    if (parts_[i].adopting) tensors_[i] = parts_[i].adopting->adopted();
   }
   check_received(tensors_);
   message.tensors = std::move(tensors_);

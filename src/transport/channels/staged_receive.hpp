@@ -13,6 +13,8 @@
 #include <ferry/transport/channel.hpp>
 #include <ferry/wire/message.hpp>
 
+#include "shared_channel.hpp"
+
 namespace ferry::inline v0::detail {
 
 /// Receives what follows the body of the message: the data of its tensors, and the transfer status if it has one. An
@@ -50,7 +52,8 @@ class staged_receive {
   struct part {
     std::unique_ptr<tensor_sink> sink;  // null: its bytes are discarded
     std::size_t left;
-    bool direct = false;  // what arrives is the name of the sender's memory
+    bool direct = false;                // what arrives is the name of the sender's memory
+    adopting_sink* adopting = nullptr;  // the sink, if it makes the tensor
   };
   void refuse(device where);
   void begin();

@@ -61,7 +61,7 @@ staged_send::staged_send(const outgoing_message& message, channel_context contex
 void staged_send::add(const tensor& packed, device to, const stream& on, const channel_context& context) {
   const device from = packed.device();
   if (context.direct && context.direct->can_lend(packed, to)) {
-    if (auto source = channel_traits<cuda_ipc>::open_source(packed, on, context)) {
+    if (auto source = open_lending_source(packed, context)) {
       ways_.resize(entries_.size() + 1);
       ways_.back() = std::byte{1};
       entries_.push_back({std::move(source), loan_note::encoded_size, false});

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include <ferry/tensor/shared_allocator.hpp>
 #include <ferry/transport/channel.hpp>
 
 #include "../../base/pause_processor.hpp"
@@ -360,6 +361,7 @@ void inproc_connection::deliver(std::unique_lock<std::mutex>& lock, const drive_
 }
 
 bool inproc_connection::drive(const drive_condition& condition, deadline until) noexcept {
+  const ordinary_memory_scope not_of_the_caller;
   std::unique_lock lock(mutex_);
   if (!receiver_) return false;
   driven_ = true;

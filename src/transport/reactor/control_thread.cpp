@@ -14,8 +14,9 @@
 namespace ferry::inline v0::detail {
 
 std::shared_ptr<control_thread> control_thread::shared() {
-  static std::mutex mutex;
-  static std::weak_ptr<control_thread> current;
+  // Never destroyed: tensors may be dropped after static objects are.
+  static auto& mutex = *new std::mutex;
+  static auto& current = *new std::weak_ptr<control_thread>;
   const std::lock_guard lock(mutex);
   auto result = current.lock();
   if (!result) current = result = std::make_shared<control_thread>();

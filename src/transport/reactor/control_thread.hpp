@@ -1,7 +1,7 @@
 #pragma once
 
-// The one thread of the process that resolves names, accepts, connects and performs handshakes. It sleeps when idle.
-// Traffic of open connections never passes through it.
+// The one thread of the process that resolves names, accepts, connects and performs handshakes, and looks after memory that
+// connections have shared. It sleeps when idle. Traffic of open connections never passes through it.
 
 #include <future>
 #include <memory>

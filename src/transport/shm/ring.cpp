@@ -95,6 +95,8 @@ bool ring_writer::announce_sleep() noexcept {
   return consumed != consumed_;
 }
 
+bool ring_writer::take_reader_sleep() noexcept { return take_flag(control_->reader_sleeps); }
+
 std::size_t ring_reader::read(std::span<const iovec> into, bool& wake) noexcept {
   if (broken_) return 0;
   std::uint64_t consumed = consumed_.load(std::memory_order_relaxed);

@@ -59,6 +59,8 @@ class ring_writer : public ring_end {
   [[nodiscard]] std::size_t room() noexcept;
   /// Before sleeping until there is room: true if there is some by now. May be called again.
   [[nodiscard]] bool announce_sleep() noexcept;
+  /// For another reason than bytes: whether the reader sleeps, and has to be woken. Thread-safe.
+  [[nodiscard]] bool take_reader_sleep() noexcept;
 
  private:
   std::uint64_t written_ = 0;

@@ -7,22 +7,20 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
 
 #include <ferry/base/detail/little_endian.hpp>
 #include <ferry/base/error.hpp>
 
 #include "passed_descriptors.hpp"
+#include "sealed_memory.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
 
 constexpr std::array<unsigned char, 8> offer_magic{0x89, 'F', 'R', 'I', 'N', 'G', 'S', '\n'};
 constexpr std::uint32_t ring_layout = 1;
-constexpr int size_seals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 constexpr std::size_t segment_bytes(std::size_t ring_bytes) { return ring_controls_bytes + 2 * ring_bytes; }
 
@@ -32,6 +30,11 @@ End end_of(const shared_segment& memory, std::size_t ring_bytes, std::size_t ind
   const std::span<std::byte> bytes = memory.bytes();
   return End(*reinterpret_cast<ring_control*>(bytes.data() + index * sizeof(ring_control)),
              bytes.subspan(ring_controls_bytes + index * ring_bytes, ring_bytes), 2 * memory.identity() + index);
+}
+
+// Or fewer, where this process is short of them.
+bool is_number_of_descriptors(const received_with_descriptors& got, std::size_t expected) noexcept {
+  return got.descriptors == expected || (got.descriptors < expected && got.short_of_descriptors);
 }
 
 [[noreturn]] void refuse_segment(std::string_view why) {
@@ -71,7 +74,7 @@ std::pair<std::unique_ptr<shared_rings>, unique_fd> shared_rings::create(std::si
   unique_fd descriptor(::memfd_create("ferry-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!descriptor) throw_errno(errc::system_failure, "creating shared memory (memfd_create)", errno);
   if (::ftruncate(descriptor.get(), static_cast<off_t>(segment_bytes(ring_bytes))) != 0 ||
-      ::fcntl(descriptor.get(), F_ADD_SEALS, size_seals | F_SEAL_SEAL) != 0) {
+      ::fcntl(descriptor.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     throw_errno(errc::system_failure, "setting up shared memory", errno);
   }
   auto rings = std::make_unique<shared_rings>(descriptor.get(), ring_bytes, side::connecting);
@@ -80,14 +83,7 @@ std::pair<std::unique_ptr<shared_rings>, unique_fd> shared_rings::create(std::si
 
 std::unique_ptr<shared_rings> shared_rings::adopt(const unique_fd& descriptor, std::uint64_t ring_bytes) {
   if (!is_ring_size(ring_bytes)) refuse_segment(fmt::format("{} bytes are no size of a ring", ring_bytes));
-  const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
-  if (seals < 0) refuse_segment("the descriptor is not of sealed memory");
-  if ((seals & size_seals) != size_seals) refuse_segment("its size is not sealed");
-  struct statfs system {};
-  // Huge pages can be taken away again, and then an access fails.
-  if (::fstatfs(descriptor.get(), &system) != 0 || system.f_type != TMPFS_MAGIC) {
-    refuse_segment("it is not ordinary memory");
-  }
+  if (const std::string_view why = why_not_sealed(descriptor.get()); !why.empty()) refuse_segment(why);
   struct stat file {};
   const std::size_t expected = segment_bytes(static_cast<std::size_t>(ring_bytes));
   if (::fstat(descriptor.get(), &file) != 0 || file.st_size != static_cast<off_t>(expected)) {
@@ -137,22 +133,45 @@ rings_verdict rings_verdict::decode(std::span<const std::byte, encoded_size> in)
   return result;
 }
 
-void send_offer(int socket, const rings_offer& offer, const unique_fd& segment) {
-  const int descriptor = segment.get();
-  send_with_descriptors(socket, offer.encode(), {&descriptor, 1}, "handing over shared memory");
+void send_offer(int socket, const rings_offer& offer, const unique_fd& segment, int host_memory) {
+  const std::array<int, 2> descriptors{segment.get(), host_memory};
+  send_with_descriptors(socket, offer.encode(), std::span(descriptors).first(host_memory < 0 ? 1 : 2),
+                        "handing over shared memory");
 }
 
-std::unique_ptr<shared_rings> receive_offer(int socket) {
+received_offer receive_offer(int socket, bool with_host_memory) {
   std::array<std::byte, rings_offer::encoded_size> bytes{};
-  std::array<unique_fd, 1> given;
-  const auto got = receive_with_descriptors(socket, bytes, given);
-  if (got.bytes == 0) return nullptr;
+  std::array<unique_fd, 2> given;
+  const std::size_t expected = with_host_memory ? 2 : 1;
+  const auto got = receive_with_descriptors(socket, bytes, std::span(given).first(expected));
+  if (got.bytes == 0) return {};
   if (got.bytes != bytes.size()) refuse_segment("the offer is cut off");
   if (got.descriptors == 0 && got.short_of_descriptors) {
     throw_error(errc::resource_exhausted, "its shared memory is refused: the process has run out of file descriptors");
   }
-  if (got.descriptors != 1) refuse_segment(fmt::format("the offer comes with {} descriptors", got.descriptors));
-  return shared_rings::adopt(given[0], rings_offer::decode(bytes).ring_bytes);
+  if (!is_number_of_descriptors(got, expected))
+    refuse_segment(fmt::format("the offer comes with {} descriptors", got.descriptors));
+  return {shared_rings::adopt(given[0], rings_offer::decode(bytes).ring_bytes), std::move(given[1])};
+}
+
+void send_acceptance(int socket, int host_memory) {
+  const std::string verdict = rings_verdict::encode_acceptance();
+  send_with_descriptors(socket, std::as_bytes(std::span(verdict)), {&host_memory, 1}, "handing over host memory");
+}
+
+received_verdict receive_verdict(int socket) {
+  std::array<std::byte, rings_verdict::encoded_size> bytes{};
+  std::array<unique_fd, 1> given;
+  const auto got = receive_with_descriptors(socket, bytes, given);
+  if (got.bytes == 0) return {};
+  if (got.bytes != bytes.size())
+    throw_error(errc::handshake_failed, "its answer to the offer of shared memory is cut off");
+  const auto verdict = rings_verdict::decode(bytes);
+  if (!is_number_of_descriptors(got, verdict.accepted() ? 1 : 0)) {
+    throw_error(errc::handshake_failed,
+                fmt::format("its answer to the offer of shared memory comes with {} descriptors", got.descriptors));
+  }
+  return {verdict, std::move(given[0])};
 }
 
 }  // namespace ferry::inline v0::detail

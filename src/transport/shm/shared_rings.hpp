@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -55,6 +56,8 @@ struct loan_control {
   static constexpr std::size_t slots = 128;
   /// Not 0: the reader has no connection any more and reads no memory of the lender.
   alignas(128) std::uint32_t reader_gone = 0;
+  /// Not 0: the reader has mapped the host memory of the lender.
+  std::uint32_t reads_host = 0;
   /// By slot: the number of the last loan that the reader has given back.
   alignas(128) std::array<std::uint32_t, slots> given_back{};
 };
@@ -114,10 +117,24 @@ struct rings_verdict {
   static rings_verdict decode(std::span<const std::byte, encoded_size> in);
 };
 
-/// Sends the offer over a unix socket. Throws errc::system_failure.
-void send_offer(int socket, const rings_offer& offer, const unique_fd& segment);
-/// Reads an offer that has arrived and maps its segment. Null: the peer has closed the connection. Throws errc::handshake_failed, also if it comes with no
-/// descriptor or more than one, and errc::resource_exhausted if this process has no descriptor left for it.
-std::unique_ptr<shared_rings> receive_offer(int socket);
+/// Sends the offer over a unix socket, and with it the descriptor of this process's host memory, if there is one. Throws
+/// errc::system_failure.
+void send_offer(int socket, const rings_offer& offer, const unique_fd& segment, int host_memory = -1);
+/// An offer, and the verdict on it, may come with the host memory of the end that sends it.
+struct received_offer {
+  std::unique_ptr<shared_rings> rings;  ///< null: the peer has closed the connection
+  unique_fd host_memory;                ///< empty also if this process has no descriptor left for it
+};
+/// Reads an offer that has arrived and maps its segment. Throws errc::handshake_failed, also if it comes with another number of
+/// descriptors, and errc::resource_exhausted if this process has none left for the segment.
+received_offer receive_offer(int socket, bool with_host_memory = false);
+/// Accepts an offer, and hands over host memory. Throws errc::system_failure.
+void send_acceptance(int socket, int host_memory);
+struct received_verdict {
+  std::optional<rings_verdict> verdict;  ///< none: the peer has closed the connection
+  unique_fd host_memory;
+};
+/// Reads a verdict that has arrived, but not the text of a refusal. Throws errc::handshake_failed.
+received_verdict receive_verdict(int socket);
 
 }  // namespace ferry::inline v0::detail

@@ -2,6 +2,7 @@
 
 #include <ferry/base/log.hpp>
 
+#include <array>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,8 +11,10 @@
 #include <asio/read.hpp>
 #include <asio/write.hpp>
 
+#include "../../device/memory/shared_arena.hpp"
 #include "../streams/stream_connection.hpp"
 #include "descriptor_reserve.hpp"
+#include "host_exchange.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -168,16 +171,20 @@ void accept_handshake::check_descriptors() {
 
 void accept_handshake::admit() {
   try {
+    // What the two ends share is not the worker's concern.
+    const std::uint64_t shared = std::exchange(hello_.features, hello_.features & ~features_of_shm) & features_of_shm;
     admission_ = core_->workers.admit(hello_, secret_);
     check_descriptors();
     if (!secret_.empty()) admission_.reply.features |= feature_authenticated;
     if ((hello_.features & feature_observer) != 0)
       admission_.options.limits.max_message_bytes = longest_observer_message;
+    admission_.reply.features &= ~features_of_shm;
     if (core_->carried_by == carriage::shared_memory) {
-      exchanges_pools_ =
-          (hello_.features & feature_device_memory) != 0 && pool_exchange::possible(hello_, admission_.options);
-      admission_.reply.features &= ~feature_device_memory;
+      exchanges_pools_ = (shared & feature_device_memory) != 0 && pool_exchange::possible(hello_, admission_.options);
       if (exchanges_pools_) admission_.reply.features |= feature_device_memory;
+      shares_host_memory_ = (shared & feature_host_memory) != 0 &&
+                            can_share_host_memory(hello_.features & admission_.reply.features, admission_.options);
+      if (shares_host_memory_) admission_.reply.features |= feature_host_memory;
     }
     answer_ = encode_answer(admission_.reply);
   } catch (const error& why) {
@@ -221,13 +228,22 @@ void accept_handshake::await_rings() {
 void accept_handshake::take_rings() {
   std::string verdict = rings_verdict::encode_acceptance();
   try {
-    const descriptor_loan loan;  // for the segment's descriptor, which is closed again at once: there may be no other
-    rings_ = receive_offer(socket_.native_handle());
-    if (!rings_) return peer_is_gone("it offered no shared memory");
+    // For the descriptors that come, which are closed again at once: there may be no others.
+    const std::array<descriptor_loan, 2> loans;
+    received_offer offer = receive_offer(socket_.native_handle(), shares_host_memory_);
+    if (!offer.rings) return peer_is_gone("it offered no shared memory");
+    rings_ = std::move(offer.rings);
+    if (shares_host_memory_) host_memory_ = take_host_memory(offer.host_memory, peer_);
+    // Before the peer may send: its first tensor can be lent.
+    if (shares_host_memory_ && !exchanges_pools_) direct_ = share_host_memory(*rings_, std::move(host_memory_));
   } catch (const error& refused) {
     verdict = rings_verdict::encode_refusal(refused.kind(), refused.message());
     core_->warn(
         [&] { return fmt::format("{}: refused the peer at {}: {}", core_->transport_name, peer_, refused.message()); });
+  }
+  if (rings_ && shares_host_memory_) {
+    send_acceptance(socket_.native_handle(), shared_arena::of_process()->descriptor());
+    return exchanges_pools_ ? await_pools() : complete_handshake();
   }
   const auto* const bytes = reinterpret_cast<const std::byte*>(verdict.data());
   answer_.assign(bytes, bytes + verdict.size());
@@ -259,7 +275,7 @@ void accept_handshake::await_pool_answer() {
 
 void accept_handshake::take_pool_answer() {
   pools_.take_answer(body_);
-  direct_ = pools_.finish(socket_.native_handle(), *rings_);
+  direct_ = pools_.finish(socket_.native_handle(), *rings_, std::move(host_memory_));
   complete_handshake();
 }
 

@@ -85,6 +85,8 @@ class accept_handshake final : public control_operation, public std::enable_shar
   hello hello_;
   acceptor_registry::admission admission_;
   std::unique_ptr<shared_rings> rings_;
+  bool shares_host_memory_ = false;
+  shared_host_memory host_memory_;
   bool exchanges_pools_ = false;
   pool_exchange pools_;
   std::shared_ptr<direct_memory> direct_;

@@ -14,8 +14,10 @@
 #include <asio/read.hpp>
 #include <asio/write.hpp>
 
+#include "../../device/memory/shared_arena.hpp"
 #include "../streams/stream_connection.hpp"
 #include "descriptor_reserve.hpp"
+#include "host_exchange.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -136,7 +138,9 @@ void connect_operation::try_next() {
     asio::error_code ignored;
     socket_.close(ignored);
     rings_.reset();
+    host_memory_ = {};
     pools_ = {};
+    direct_.reset();
     const auto& where = candidates_[next_++];
     try {
       auto opened = open_socket(where.family());
@@ -184,6 +188,8 @@ void connect_operation::send_hello() {
   if (core_->carried_by == carriage::shared_memory) {
     request_.self.features &= ~feature_device_memory;
     if (pool_exchange::possible(request_.self, request_.options)) request_.self.features |= feature_device_memory;
+    request_.self.features &= ~feature_host_memory;
+    if (can_share_host_memory(request_.self.features, request_.options)) request_.self.features |= feature_host_memory;
   }
   hello_ = encode_hello(request_.self, wants_proof() ? &once : nullptr);
   arm_timer(request_.options.handshake_timeout);
@@ -235,28 +241,45 @@ void connect_operation::offer_rings() {
   try {
     const descriptor_loan loan;  // for the segment's descriptor, which is closed again at once: there may be no other
     auto [rings, segment] = shared_rings::create(control ? std::min(wanted, control_ring) : wanted);
-    send_offer(socket_.native_handle(), {rings->out().capacity()}, segment);
+    send_offer(socket_.native_handle(), {rings->out().capacity()}, segment,
+               both_have(feature_host_memory) ? shared_arena::of_process()->descriptor() : -1);
     rings_ = std::move(rings);
   } catch (const error&) {
     if (descriptor_reserve::of_process().fill()) throw;
     throw_error(errc::resource_exhausted, descriptor_reserve::advice(EMFILE));
   }
+  if (both_have(feature_host_memory)) {
+    return socket_.async_wait(stream_socket::wait_read, [next = then(&connect_operation::read_verdict_with_memory)](
+                                                            const asio::error_code& error) { next(error, 0); });
+  }
   body_.resize(rings_verdict::encoded_size);
   asio::async_read(socket_, asio::buffer(body_), then(&connect_operation::read_verdict));
 }
 
-void connect_operation::read_verdict() {
-  const auto verdict = rings_verdict::decode(std::span<const std::byte, rings_verdict::encoded_size>(body_));
-  if (verdict.accepted()) {
-    const bool both = (peer_.features & request_.self.features & feature_device_memory) != 0;
-    return both ? exchange_pools() : open_connection();
-  }
-  refusal_ = verdict.refused;
-  body_.resize(verdict.text_bytes);
-  asio::async_read(socket_, asio::buffer(body_), then(&connect_operation::take_verdict));
+bool connect_operation::both_have(std::uint64_t feature) const noexcept {
+  return (peer_.features & request_.self.features & feature) != 0;
 }
 
-void connect_operation::take_verdict() {
+void connect_operation::read_verdict() {
+  take_verdict(rings_verdict::decode(std::span<const std::byte, rings_verdict::encoded_size>(body_)));
+}
+
+void connect_operation::read_verdict_with_memory() {
+  const descriptor_loan loan;  // for the descriptor that comes, which is closed again at once
+  const received_verdict got = receive_verdict(socket_.native_handle());
+  if (!got.verdict) return then(&connect_operation::read_verdict)(asio::error::eof);
+  if (got.verdict->accepted()) host_memory_ = take_host_memory(got.host_memory, current_text());
+  take_verdict(*got.verdict);
+}
+
+void connect_operation::take_verdict(const rings_verdict& verdict) {
+  if (verdict.accepted()) return both_have(feature_device_memory) ? exchange_pools() : share_memory();
+  refusal_ = verdict.refused;
+  body_.resize(verdict.text_bytes);
+  asio::async_read(socket_, asio::buffer(body_), then(&connect_operation::take_refusal));
+}
+
+void connect_operation::take_refusal() {
   attempt_failed(refusal_, std::string(reinterpret_cast<const char*>(body_.data()), body_.size()));
 }
 
@@ -276,18 +299,24 @@ void connect_operation::await_pools() {
 void connect_operation::take_pools() {
   pools_.take_offer(socket_.native_handle());
   body_ = pools_.answer();
-  if (body_.empty()) return share_memory();
-  asio::async_write(socket_, asio::buffer(body_), then(&connect_operation::share_memory));
+  if (body_.empty()) return end_pools();
+  asio::async_write(socket_, asio::buffer(body_), then(&connect_operation::end_pools));
+}
+
+void connect_operation::end_pools() {
+  direct_ = pools_.finish(socket_.native_handle(), *rings_, std::move(host_memory_));
+  open_connection();
 }
 
 void connect_operation::share_memory() {
-  direct_ = pools_.finish(socket_.native_handle(), *rings_);
+  if (both_have(feature_host_memory)) direct_ = share_host_memory(*rings_, std::move(host_memory_));
   open_connection();
 }
 
 void connect_operation::open_connection() {
   connect_result result;
   result.peer = std::move(peer_);
+  result.peer.features &= ~features_of_shm;
   try {
     std::string description =
         fmt::format("{} {}", core_->transport_name, current_text());  // may throw: before release()

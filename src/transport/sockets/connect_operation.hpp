@@ -54,11 +54,17 @@ class connect_operation final : public control_operation, public std::enable_sha
   /// The answer is good: hands over shared memory where messages go through it, and opens the connection.
   void offer_rings();
   void read_verdict();
-  void take_verdict();
+  /// The same, where it comes with the peer's host memory.
+  void read_verdict_with_memory();
+  void take_verdict(const rings_verdict& verdict);
+  void take_refusal();
+  [[nodiscard]] bool both_have(std::uint64_t feature) const noexcept;
   /// The rings are there: exchanges pools of GPU memory where both ends have some.
   void exchange_pools();
   void await_pools();
   void take_pools();
+  void end_pools();
+  /// Nothing but host memory is shared besides.
   void share_memory();
   void open_connection();
   /// The accepting end has not proved the secret: its answer is not trusted.
@@ -96,6 +102,7 @@ class connect_operation final : public control_operation, public std::enable_sha
   hello_reply peer_;  // as it answered
   std::unique_ptr<shared_rings> rings_;
   errc refusal_{};  // of the rings
+  shared_host_memory host_memory_;
   pool_exchange pools_;
   std::shared_ptr<direct_memory> direct_;
   bool done_ = false;

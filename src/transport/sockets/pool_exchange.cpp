@@ -6,10 +6,6 @@
 #include <string>
 
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <ferry/base/detail/little_endian.hpp>
 #include <ferry/base/error.hpp>
@@ -42,18 +38,6 @@ pool_description decode(const std::byte* in) noexcept {
 
 [[noreturn]] void refuse(std::string_view why) {
   throw_error(errc::handshake_failed, fmt::format("its offer of GPU memory is refused: {}", why));
-}
-
-// Empty: the process at the other end is not known here (another namespace of processes), or ended.
-unique_fd process_of(int socket) noexcept {
-  ucred who{};
-  socklen_t size = sizeof who;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 || who.pid <= 0) return {};
-  unique_fd process(static_cast<int>(::syscall(SYS_pidfd_open, who.pid, 0)));
-  // Else the number may be that of another process by now.
-  pollfd end{socket, POLLRDHUP, 0};
-  if (::poll(&end, 1, 0) != 0) process.reset();
-  return process;
 }
 
 }  // namespace
@@ -115,14 +99,15 @@ void pool_exchange::take_answer(std::span<const std::byte> answer) {
     ours_[i].readers = load_le<std::uint64_t>(answer.data() + i * sizeof(std::uint64_t));
 }
 
-std::shared_ptr<direct_memory> pool_exchange::finish(int socket, const shared_rings& rings) {
-  unique_fd process = process_of(socket);
+std::shared_ptr<direct_memory> pool_exchange::finish(int socket, const shared_rings& rings, shared_host_memory host) {
+  unique_fd process = process_at(socket);
   // Without it, blocks that the peer reads when it dies would never come back.
   const std::string_view obstacle =
       process
           ? std::string_view()
           : "the peer's process cannot be watched: it is in another namespace of processes, or descriptors are short";
-  return std::make_shared<direct_memory>(rings, std::move(process), std::move(ours_), std::move(theirs_), obstacle);
+  return std::make_shared<direct_memory>(rings, std::move(process), std::move(ours_), std::move(theirs_), obstacle,
+                                         std::move(host));
 }
 
 }  // namespace ferry::inline v0::detail

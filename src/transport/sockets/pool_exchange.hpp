@@ -1,7 +1,7 @@
 #pragma once
 
-// How the two ends of a connection over shared memory hand each other the pools of their GPUs. docs/protocol.md, section Memory of
-// GPUs, specifies every byte.
+// How the two ends of a connection over shared memory hand each other the pools of their GPUs. docs/protocol.md, section Memory that
+// is lent, specifies every byte.
 
 #include <cstddef>
 #include <cstdint>
@@ -36,7 +36,8 @@ class pool_exchange {
   [[nodiscard]] std::size_t answer_bytes() const noexcept { return ours_.size() * sizeof(std::uint64_t); }
   void take_answer(std::span<const std::byte> answer);
   /// All is said.
-  [[nodiscard]] std::shared_ptr<direct_memory> finish(int socket, const shared_rings& rings);
+  [[nodiscard]] std::shared_ptr<direct_memory> finish(int socket, const shared_rings& rings,
+                                                      shared_host_memory host = {});
 
  private:
   std::vector<offered_pool> ours_;

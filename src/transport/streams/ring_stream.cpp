@@ -12,10 +12,8 @@ namespace ferry::inline v0::detail {
 
 std::string_view stream_connection::why_not_direct(device from, device to) const noexcept {
   if (direct_) return direct_->why_not(from, to);
-  return over_rings_ ? "an end of the connection shares no memory of GPUs: it used none that can be shared when the "
-                       "connection was "
-                       "made, or share_device_memory is false"
-                     : connection::why_not_direct(from, to);
+  if (!over_rings_) return connection::why_not_direct(from, to);
+  return from.is_cpu() && to.is_cpu() ? no_host_memory : no_gpu_memory;
 }
 
 // A socket that is full of wake-ups needs no other; one that is broken has an event for its watch.
@@ -24,10 +22,34 @@ void stream_connection::wake_peer() noexcept {
   (void)!::send(descriptor_, &any, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-// From any thread: memory has been given back to the peer.
+// From any thread: memory has been given back to the peer, which looks for that before it sleeps.
 void stream_connection::wake_lender() noexcept {
   const std::lock_guard lock(out_mutex_);
-  if (!released_) wake_peer();
+  if (!released_ && rings_->out().take_reader_sleep()) wake_peer();
+}
+
+// After announcing that this end sleeps: what is given back from now on wakes it. Not with arm_mutex_ held.
+void stream_connection::collect_lent() noexcept {
+  if (direct_) direct_->lent()->collect();
+}
+
+// Whether memory of this message's tensors is lent: then they are written as those of devices are.
+bool stream_connection::lends_memory_of(const outgoing_message& message) noexcept {
+  if (!direct_ || message.tensors.empty()) return false;
+  const auto may_be_lent = [&](std::size_t i) {
+    return message.tensors[i].device().is_cpu() &&
+           direct_->can_lend(message.tensors[i], message.targets.empty() ? device() : message.targets[i]);
+  };
+  for (std::size_t i = 0; i != message.tensors.size(); ++i) {
+    if (!may_be_lent(i)) continue;
+    if (direct_->lent()->watched() == lent_blocks::watch_state::not_yet) {
+      const std::lock_guard lock(out_mutex_);
+      if (released_) return false;
+      direct_->lent()->watch(descriptor_);
+    }
+    return may_be_lent(i);
+  }
+  return false;
 }
 
 ssize_t stream_connection::send_to_ring(std::span<const iovec> from) noexcept {
@@ -49,7 +71,7 @@ ssize_t stream_connection::receive_from_ring(std::span<const iovec> into, bool s
     const std::size_t got = ring.read(into, wake);
     if (wake) wake_peer();
     if (got != 0) {
-      if (direct_) direct_->lent()->collect();  // an answer follows the end of what was lent for its request
+      collect_lent();  // an answer follows the end of what was lent for its request
       return static_cast<ssize_t>(got);
     }
     if (ring.broken()) {
@@ -61,7 +83,9 @@ ssize_t stream_connection::receive_from_ring(std::span<const iovec> into, bool s
       errno = EAGAIN;
       return -1;
     }
-    if (!ring.announce_sleep() && !take_wake_ups(true)) sleeps = 0;
+    const bool input = ring.announce_sleep();
+    collect_lent();
+    if (!input && !take_wake_ups(true)) sleeps = 0;
     if (sleeps != 0) --sleeps;
   }
 }
@@ -79,7 +103,7 @@ bool stream_connection::take_wake_ups(bool sleep) noexcept {
     hung_up_.store(true);
   }
   if (any) {
-    if (direct_) direct_->lent()->collect();
+    collect_lent();
     write_if_blocked();  // the reactor does not see a byte that is taken here
   }
   return any;
@@ -99,14 +123,34 @@ void stream_connection::poll_socket_here() noexcept {
 
 // Before the reader stops reading while the descriptor is watched, or polls it: true if there is input by now.
 bool stream_connection::announce_reader_sleep() noexcept {
-  return !paused() && !reader_state_.stalled() && rings_->in().announce_sleep();
+  if (paused() || reader_state_.stalled()) {
+    collect_lent();
+    return false;
+  }
+  const bool input = rings_->in().announce_sleep();
+  collect_lent();
+  return input;
+}
+
+void stream_connection::arm_ring() noexcept {
+  {
+    std::lock_guard lock(arm_mutex_);
+    if (watch_ == watch_id::none || closed_.load()) return;
+    armed_.store(true);
+    watch_socket(true);
+    if (rings_->in().announce_sleep() && !paused()) read_later();  // resume_reading() does so otherwise
+  }
+  collect_lent();
 }
 
 // For a connection that is armed while no thread reads it.
 void stream_connection::watch_ring() noexcept {
-  std::lock_guard lock(arm_mutex_);
-  if (watch_ == watch_id::none || closed_.load() || !armed_.load()) return;
-  if (rings_->in().announce_sleep() && !paused()) read_later();
+  {
+    std::lock_guard lock(arm_mutex_);
+    if (watch_ == watch_id::none || closed_.load() || !armed_.load()) return;
+    if (rings_->in().announce_sleep() && !paused()) read_later();
+  }
+  collect_lent();
 }
 
 // As long as the peer reads, it frees room sooner than a thread could be woken. The caller is the writer.

@@ -170,6 +170,9 @@ class stream_connection final : public connection,
   }
   void wake_peer() noexcept;
   void wake_lender() noexcept;
+  [[nodiscard]] bool lends_memory_of(const outgoing_message& message) noexcept;
+  void collect_lent() noexcept;
+  void arm_ring() noexcept;
   bool take_wake_ups(bool sleep) noexcept;
   [[nodiscard]] bool announce_reader_sleep() noexcept;
   void watch_ring() noexcept;
@@ -217,7 +220,7 @@ class stream_connection final : public connection,
   const int descriptor_;
   std::unique_ptr<shared_rings> rings_;          // until the descriptor is closed; then only over_rings_ may be asked
   const bool over_rings_;                        // messages go through rings_, not through the socket
-  const std::shared_ptr<direct_memory> direct_;  // of GPUs; null: none
+  const std::shared_ptr<direct_memory> direct_;  // null: none
   const std::string_view name_;
   const std::string description_;
   const bool device_tensors_;  // the other end supports them

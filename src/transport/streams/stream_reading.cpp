@@ -10,6 +10,7 @@
 
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
+#include <ferry/tensor/shared_allocator.hpp>
 
 #include "../../base/peer_log.hpp"
 #include "../reactor/held_output.hpp"
@@ -223,19 +224,13 @@ void stream_connection::on_ready(readiness ready) noexcept {
 }
 
 void stream_connection::set_armed(bool armed) noexcept {
+  if (over_rings_ && armed) return arm_ring();
   std::lock_guard lock(arm_mutex_);
   if (watch_ == watch_id::none || closed_.load()) return;
   armed_.store(armed);
   if (!over_rings_) return loop_->rewatch(watch_, armed, want_writable_);
-  if (!armed) {
-    // No wake-up comes any more; the socket stays watched until a thread sleeps on it: see poll_socket_here().
-    rings_->in().withdraw_sleep();
-    return;
-  }
-  watch_socket(true);
-  if (rings_->in().announce_sleep() && !paused()) {
-    read_later();  // resume_reading() does so otherwise
-  }
+  // No wake-up comes any more; the socket stays watched until a thread sleeps on it: see poll_socket_here().
+  rings_->in().withdraw_sleep();
 }
 
 // The descriptor stays disarmed although no thread reads: if that lasts, the monitor arms it.
@@ -322,6 +317,7 @@ int stream_connection::interrupt_descriptor() noexcept {
 }
 
 bool stream_connection::drive(const drive_condition& condition, deadline until) noexcept {
+  const ordinary_memory_scope not_of_the_caller;
   if (paused()) return false;
   driven_.store(true, std::memory_order_relaxed);
   const int interrupt = interrupt_descriptor();

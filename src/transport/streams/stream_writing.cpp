@@ -51,6 +51,10 @@ outgoing_message void_message(outgoing_message&& message, const std::exception_p
 bool stream_connection::send_message(outgoing_message&& message, pace when) noexcept {
   if (message.header.kind == frame_kind::request) held_output::release_other(*this);
   try {
+    if (lends_memory_of(message)) {
+      send_from_devices(std::move(message), when);
+      return false;
+    }
     if (message.on_devices()) {
       const bool from_device = std::any_of(message.tensors.begin(), message.tensors.end(),
                                            [](const tensor& each) { return !each.device().is_cpu(); });

@@ -335,10 +335,11 @@ TEST_CASE("route() reports the transport, the channel of each pair of devices, a
   CHECK(route.devices[0].channel == "inline");
   for (const std::size_t i : {1U, 2U}) {
     CHECK(route.devices[i].channel == "cuda_staged");
-    REQUIRE(route.devices[i].skipped.size() == 3);
+    REQUIRE(route.devices[i].skipped.size() == 4);
     CHECK(route.devices[i].skipped[0].name == "inproc");
     CHECK(route.devices[i].skipped[1].name == "cuda_ipc");
-    CHECK(route.devices[i].skipped[2].name == "inline");
+    CHECK(route.devices[i].skipped[2].name == "shm");
+    CHECK(route.devices[i].skipped[3].name == "inline");
   }
   CHECK(route.devices[1].from == gpu(0));
   CHECK(route.devices[1].to == gpu(1));

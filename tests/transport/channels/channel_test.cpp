@@ -92,6 +92,8 @@ TEST_CASE("the best usable channel is chosen, and those skipped report why they 
   };
   CHECK(name_of({{}, {}, false, false, "not here"}) == "inline");
   CHECK(name_of({{}, {}, true, true, ""}) == "inproc");
+  CHECK(name_of({{}, {}, false, true, "", ""}) == "shm");
+  CHECK(name_of({{}, {}, false, true, "", "it is not shared"}) == "inline");
   CHECK(name_of({gpu(0), gpu(1), true, true, ""}) == "inproc");
   CHECK(name_of({gpu(0), gpu(1), false, true, ""}) == "cuda_staged");
   CHECK(name_of({gpu(0), gpu(1), false, true, "", ""}) == "cuda_ipc");
@@ -102,11 +104,12 @@ TEST_CASE("the best usable channel is chosen, and those skipped report why they 
 
   const auto none = ferry::choose_channel(ferry::known_channels(), {gpu(0), {}, false, false, "the peer is too old"});
   CHECK(none.used == nullptr);
-  REQUIRE(none.skipped.size() == 4);
+  REQUIRE(none.skipped.size() == 5);
   CHECK(none.skipped[0].name == "inproc");
   CHECK(none.skipped[1].name == "cuda_ipc");
-  CHECK(none.skipped[3].name == "cuda_staged");
-  CHECK(none.skipped[3].reason == "the peer is too old");
+  CHECK(none.skipped[2].name == "shm");
+  CHECK(none.skipped[4].name == "cuda_staged");
+  CHECK(none.skipped[4].reason == "the peer is too old");
 
   const auto more = ferry::channel_list<ferry::cuda_staged, fast_lane, ferry::inproc_tensors>::factories();
   const auto own = ferry::choose_channel(more, {gpu(0), gpu(0), false, true, ""});

@@ -16,8 +16,10 @@
 #include <unistd.h>
 
 #include <device/cuda/cuda_scope.hpp>
+#include <device/memory/shared_arena.hpp>
 #include <ferry/base/error.hpp>
 #include <ferry/device/memory.hpp>
+#include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/pack.hpp>
 #include <ferry/transport/channel.hpp>
 #include <ferry/transport/reactor.hpp>
@@ -242,6 +244,111 @@ TEST_CASE("a note that leads nowhere fails its message only, and what it lends i
   arriving::put(*received, well);
   REQUIRE(received->complete());
   CHECK(failure_of(*received) == errc::bad_device);
+  lent->collect();
+  CHECK(lent->count() == 0);
+}
+
+TEST_CASE("a tensor of host memory is over the sender's, and a note that leads elsewhere fails its message only") {
+  const both_ends ends;
+  const auto lent = ends.lent();
+  constexpr std::size_t whole = 4 * ferry::least_direct;
+  d::shared_arena owner(whole);
+  auto* const own = static_cast<std::byte*>(owner.allocate(whole));
+  REQUIRE(own != nullptr);
+  std::memset(own, 7, whole);
+  arriving message;
+  message.context.direct = std::make_shared<d::direct_memory>(
+      *ends.reader, d::unique_fd(), std::vector<d::offered_pool>{}, std::vector<std::shared_ptr<d::imported_pool>>{},
+      "", d::shared_host_memory{false, std::make_shared<d::peer_memory>(d::unique_fd(::dup(owner.descriptor())))});
+  CHECK(lent->reader_has_host());
+  const ferry::storage block = ferry::storage::allocate(1);
+  const auto receive = [&](const d::loan_note& note) {
+    auto received = message.begin(device());
+    arriving::put(*received, direct);
+    arriving::put(*received, note.encode());
+    arriving::put(*received, well);
+    REQUIRE(received->complete());
+    return received;
+  };
+  const auto lend = [&] {
+    const auto of = lent->lend(block);
+    REQUIRE(of);
+    return *of;
+  };
+  constexpr std::uint32_t host = d::loan_note::host_pool;
+  struct wrong_note {
+    std::uint32_t pool;
+    std::uint64_t offset;
+    std::uint64_t bytes;
+  };
+  for (const wrong_note& each : {wrong_note{0, 0, ferry::least_direct},
+                                 {host, whole, ferry::least_direct},
+                                 {host, whole - ferry::least_direct + 1, ferry::least_direct},
+                                 {host, ~std::uint64_t{0}, ferry::least_direct},
+                                 {host, 0, ferry::least_direct - 1},
+                                 {host, 0, ~std::uint64_t{0}},
+                                 {host, 0, 0}}) {
+    CAPTURE(each.pool);
+    CAPTURE(each.offset);
+    CAPTURE(each.bytes);
+    CHECK(failure_of(*receive({each.pool, lend(), each.offset, each.bytes, {}})) == errc::malformed);
+    lent->collect();
+    CHECK(lent->count() == 0);
+  }
+  for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{4096}, std::uint64_t{64}, std::uint64_t{1}}) {
+    CAPTURE(offset);
+    const bool in_place = offset % 64 == 0;
+    ferry::inbound_message arrived;
+    receive({host, lend(), offset, ferry::least_direct, {}})->finish(arrived);
+    REQUIRE(arrived.tensors.size() == 1);
+    const auto* const elements = arrived.tensors[0].data<unsigned char>();
+    CHECK(reinterpret_cast<std::uintptr_t>(elements) % 64 == 0);
+    CHECK(elements[ferry::least_direct - 1] == 7);
+    own[offset] = std::byte{9};
+    CHECK(elements[0] == (in_place ? 9 : 7));
+    own[offset] = std::byte{7};
+    lent->collect();
+    CHECK(lent->count() == (in_place ? 1 : 0));
+    arrived = {};
+    lent->collect();
+    CHECK(lent->count() == 0);
+  }
+  // A connection that ends takes nothing from a tensor that has arrived.
+  ferry::inbound_message arrived;
+  receive({host, lend(), 0, ferry::least_direct, {}})->finish(arrived);
+  message.context.direct->close();
+  d::lent_blocks::look_after(lent);
+  REQUIRE(arrived.tensors.size() == 1);
+  CHECK(arrived.tensors[0].data<unsigned char>()[77] == 7);
+  CHECK(lent->count() == 1);
+  arrived = {};
+  CHECK(becomes_zero(*lent));
+}
+
+TEST_CASE("host memory is copied from where it lies into memory that there is already") {
+  const both_ends ends;
+  const auto lent = ends.lent();
+  d::shared_arena owner(ferry::least_direct);
+  auto* const own = static_cast<std::byte*>(owner.allocate(ferry::least_direct));
+  REQUIRE(own != nullptr);
+  std::memset(own, 5, ferry::least_direct);
+  ferry::channel_context context = ferry::make_channel_context(ferry::shared_reactor(), [] {});
+  const ferry::tensor into = ferry::zeros({1000}, ferry::dtype::u8);
+  using channel = ferry::channel_traits<ferry::shm_tensors>;
+  expect_error(errc::malformed, "does not share", [&] { (void)channel::open_sink(into, {}, context); });
+  context.direct = std::make_shared<d::direct_memory>(
+      *ends.reader, d::unique_fd(), std::vector<d::offered_pool>{}, std::vector<std::shared_ptr<d::imported_pool>>{},
+      "", d::shared_host_memory{false, std::make_shared<d::peer_memory>(d::unique_fd(::dup(owner.descriptor())))});
+  const auto of = lent->lend(ferry::storage::allocate(1));
+  REQUIRE(of);
+  const auto sink = channel::open_sink(into, {}, context);
+  const auto note = d::loan_note{d::loan_note::host_pool, *of, 10, 1000, {}}.encode();
+  REQUIRE(sink->room().size() == note.size());
+  std::memcpy(sink->room().data(), note.data(), note.size());
+  sink->commit(note.size());
+  CHECK(sink->settled());
+  CHECK(into.at<unsigned char>(0) == 5);
+  CHECK(into.at<unsigned char>(999) == 5);
   lent->collect();
   CHECK(lent->count() == 0);
 }

@@ -149,7 +149,7 @@ TEST_CASE("an offer comes whole, with one descriptor") {
     const socket_pair link;
     SUBCASE("is accepted") {
       d::send_offer(link.ends[0], {ring_bytes}, segment);
-      CHECK(d::receive_offer(link.ends[1]) != nullptr);
+      CHECK(d::receive_offer(link.ends[1]).rings != nullptr);
     }
     SUBCASE("without a descriptor") {
       link.send(good.data(), good.size(), {});
@@ -158,6 +158,17 @@ TEST_CASE("an offer comes whole, with one descriptor") {
     SUBCASE("with two") {
       link.send(good.data(), good.size(), {segment.get(), segment.get()});
       link.is_refused("comes with 2 descriptors");
+    }
+    SUBCASE("with host memory, which was agreed") {
+      d::send_offer(link.ends[0], {ring_bytes}, segment, segment.get());
+      const auto got = d::receive_offer(link.ends[1], true);
+      CHECK(got.rings != nullptr);
+      CHECK(got.host_memory);
+    }
+    SUBCASE("without host memory, which was agreed") {
+      d::send_offer(link.ends[0], {ring_bytes}, segment);
+      expect_error(errc::handshake_failed, "comes with 1 descriptors",
+                   [&] { (void)d::receive_offer(link.ends[1], true); });
     }
     SUBCASE("with many") {
       link.send(good.data(), good.size(), std::vector<int>(40, segment.get()));
@@ -186,7 +197,55 @@ TEST_CASE("an offer comes whole, with one descriptor") {
     }
     SUBCASE("from a peer that has gone") {
       ::shutdown(link.ends[0], SHUT_RDWR);
-      CHECK(d::receive_offer(link.ends[1]) == nullptr);
+      CHECK(d::receive_offer(link.ends[1]).rings == nullptr);
+    }
+  }
+  CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("a verdict comes with host memory where that was agreed, and only then") {
+  const auto [rings, segment] = d::shared_rings::create(ring_bytes);
+  const auto before = open_descriptors();
+  {
+    const socket_pair link;
+    const auto yes = d::rings_verdict::encode_acceptance();
+    const auto no = d::rings_verdict::encode_refusal(errc::resource_exhausted, "");
+    const auto is_refused = [&](const std::string& why) {
+      expect_error(errc::handshake_failed, why, [&] { (void)d::receive_verdict(link.ends[1]); });
+    };
+    SUBCASE("accepted") {
+      d::send_acceptance(link.ends[0], segment.get());
+      const auto got = d::receive_verdict(link.ends[1]);
+      REQUIRE(got.verdict);
+      CHECK(got.verdict->accepted());
+      CHECK(got.host_memory);
+    }
+    SUBCASE("refused") {
+      link.send(no.data(), no.size(), {});
+      const auto got = d::receive_verdict(link.ends[1]);
+      REQUIRE(got.verdict);
+      CHECK(got.verdict->refused == errc::resource_exhausted);
+      CHECK_FALSE(got.host_memory);
+    }
+    SUBCASE("accepted without memory") {
+      link.send(yes.data(), yes.size(), {});
+      is_refused("comes with 0 descriptors");
+    }
+    SUBCASE("accepted with two") {
+      link.send(yes.data(), yes.size(), {segment.get(), segment.get()});
+      is_refused("comes with 2 descriptors");
+    }
+    SUBCASE("refused with memory") {
+      link.send(no.data(), no.size(), {segment.get()});
+      is_refused("comes with 1 descriptors");
+    }
+    SUBCASE("cut off") {
+      link.send(yes.data(), yes.size() - 1, {segment.get()});
+      is_refused("cut off");
+    }
+    SUBCASE("from a peer that has gone") {
+      ::shutdown(link.ends[0], SHUT_RDWR);
+      CHECK_FALSE(d::receive_verdict(link.ends[1]).verdict);
     }
   }
   CHECK(open_descriptors() == before);

@@ -11,12 +11,16 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <ferry/transport/address.hpp>
 
@@ -42,12 +46,17 @@ int unix_socket() { return ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0); }
 struct attacked_shm : transport_test::attacked_transport<ferry::shm> {
   using attacked_transport::attacked_transport;
 
+  /// Added to those of a hello.
+  std::uint64_t features = 0;
+
   /// The socket of a peer that has sent its hello, and has not read the answer that has come.
   int greeted_without_reading() {
     const int peer = unix_socket();
     const auto where = d::socket_address::from_unix(ferry::address::parse(address).host);
     REQUIRE(::connect(peer, where.get(), where.size) == 0);
-    const auto hello = d::encode_hello(hello_to("server"));
+    ferry::hello greeting = hello_to("server");
+    greeting.features |= features;
+    const auto hello = d::encode_hello(greeting);
     REQUIRE(::send(peer, hello.data(), hello.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(hello.size()));
     char first = 0;
     REQUIRE(::recv(peer, &first, 1, MSG_PEEK) == 1);
@@ -176,6 +185,48 @@ TEST_CASE("a peer that hands over no usable memory is refused, and told why") {
       "not sealed");
   CHECK(shm.log.wait_for_line("its shared memory is refused"));
   CHECK(shm.server->accepted_count() == 0);
+  shm.serves_others();
+}
+
+TEST_CASE("a peer that promises host memory hands it over, or is refused; what cannot be used is done without") {
+  attacked_shm shm;
+  shm.features = ferry::feature_host_memory | ferry::feature_device_tensors;
+  const auto offered = [&](int host_memory) {
+    const int descriptor = shm.greeted();
+    auto [rings, segment] = d::shared_rings::create(ring_bytes);
+    d::send_offer(descriptor, {ring_bytes}, segment, host_memory);
+    return std::pair(descriptor, std::move(rings));
+  };
+  {
+    const auto [descriptor, rings] = offered(-1);
+    const raw_socket peer(descriptor);
+    const auto verdict = peer.receive(d::rings_verdict::encoded_size);
+    REQUIRE(verdict.size() == d::rings_verdict::encoded_size);
+    CHECK_FALSE(d::rings_verdict::decode(std::span(verdict).first<d::rings_verdict::encoded_size>()).accepted());
+    CHECK(shm.log.wait_for_line("comes with 1 descriptors"));
+    CHECK(shm.server->accepted_count() == 0);
+  }
+  const d::unique_fd unsealed(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  REQUIRE(::ftruncate(unsealed.get(), 1 << 20) == 0);
+  const d::unique_fd sealed(::memfd_create("sealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  REQUIRE(::ftruncate(sealed.get(), 1 << 20) == 0);
+  REQUIRE(::fcntl(sealed.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+  for (const bool good : {false, true}) {
+    CAPTURE(good);
+    const auto before = shm.server->accepted_count();
+    const auto [descriptor, rings] = offered(good ? sealed.get() : unsealed.get());
+    const raw_socket peer(descriptor);
+    pollfd answer{descriptor, POLLIN, 0};
+    REQUIRE(::poll(&answer, 1, -1) == 1);
+    const auto got = d::receive_verdict(descriptor);
+    REQUIRE(got.verdict);
+    CHECK(got.verdict->accepted());
+    CHECK(got.host_memory);
+    const auto [far_end, far_log] = shm.server->accepted(before);
+    CHECK((std::atomic_ref(rings->lent().reads_host).load() != 0) == good);
+    far_end->close(ferry::make_error(ferry::errc::shutting_down, "the test is over"));
+    CHECK(far_log->wait_closed());
+  }
   shm.serves_others();
 }
 

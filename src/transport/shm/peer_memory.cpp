@@ -1,0 +1,240 @@
+#include "peer_memory.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <string_view>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <asio/post.hpp>
+
+#include <ferry/base/error.hpp>
+
+#include "../../device/memory/shared_arena.hpp"
+#include "../reactor/control_thread.hpp"
+#include "../reactor/io_threads.hpp"
+#include "sealed_memory.hpp"
+
+namespace ferry::inline v0::detail {
+namespace {
+
+constexpr std::size_t granules_of_word = 64;
+
+// Linux 5.14; headers of older systems do not have it.
+constexpr int populate_for_reading = 22;
+constexpr int drop_although_locked = 24;  // Linux 5.18
+
+std::uintptr_t page_bytes() noexcept {
+  static const auto bytes = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+// What the kernel says of each page of this process (Documentation/admin-guide/mm/pagemap.rst).
+constexpr std::uint64_t page_in_memory = std::uint64_t{1} << 63U;
+constexpr std::uint64_t page_in_swap = std::uint64_t{1} << 62U;
+constexpr std::uint64_t page_of_file = std::uint64_t{1} << 61U;
+
+// Calls `found` for each run of pages of which this process has copies of its own, because it has written to them. False: it is not
+// known which these are.
+template <class Found>
+bool find_private_pages(std::span<std::byte> pages, const Found& found) noexcept {
+  static const int pagemap = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  if (pagemap < 0) return false;
+  std::array<std::uint64_t, 512> entries;
+  std::size_t begin = 0;  // of the run, in pages
+  std::size_t end = 0;
+  const std::size_t all = pages.size() / page_bytes();
+  const auto give = [&] {
+    if (begin != end) found(pages.subspan(begin * page_bytes(), (end - begin) * page_bytes()));
+  };
+  for (std::size_t done = 0; done != all;) {
+    const std::size_t wanted = std::min(entries.size(), all - done);
+    const std::uintptr_t page = reinterpret_cast<std::uintptr_t>(pages.data()) / page_bytes() + done;
+    const auto expected = static_cast<ssize_t>(wanted * sizeof(std::uint64_t));
+    if (::pread(pagemap, entries.data(), static_cast<std::size_t>(expected),
+                static_cast<off_t>(page * sizeof(std::uint64_t))) != expected)
+      return false;
+    for (std::size_t i = 0; i != wanted; ++i) {
+      if ((entries[i] & (page_in_memory | page_in_swap)) == 0 || (entries[i] & page_of_file) != 0) continue;
+      if (end != done + i) {
+        give();
+        begin = done + i;
+      }
+      end = done + i + 1;
+    }
+    done += wanted;
+  }
+  give();
+  return true;
+}
+
+// Of all processes together, so that peers cannot take all that this process can address.
+constexpr std::size_t most_mapped_bytes = std::size_t{1} << 44U;
+constinit std::atomic<std::size_t> mapped_bytes{0};
+
+[[noreturn]] void refuse_memory(std::string_view why) {
+  throw_error(errc::handshake_failed, fmt::format("its host memory is refused: {}", why));
+}
+
+}  // namespace
+
+peer_memory::peer_memory(const unique_fd& descriptor) {
+  if (const std::string_view why = why_not_sealed(descriptor.get()); !why.empty()) refuse_memory(why);
+  struct stat file {};
+  if (::fstat(descriptor.get(), &file) != 0 || file.st_size <= 0 ||
+      static_cast<std::uint64_t>(file.st_size) > most_shared_bytes ||
+      static_cast<std::uint64_t>(file.st_size) % shared_granule != 0)
+    refuse_memory(fmt::format("{} bytes are no size of it", file.st_size));
+  const auto size = static_cast<std::size_t>(file.st_size);
+  if (mapped_bytes.fetch_add(size) + size > most_mapped_bytes) {
+    mapped_bytes.fetch_sub(size);
+    refuse_memory("this process has mapped too much of others");
+  }
+  const auto mapped = [](std::size_t bytes, int access, int flags, int from) {
+    void* const at = ::mmap(nullptr, bytes, access, MAP_PRIVATE | MAP_NORESERVE | flags, from, 0);
+    return std::span(static_cast<std::byte*>(at), at == MAP_FAILED ? 0 : bytes);
+  };
+  // Accessible as far as it is used, and never locked: locking memory that can be written makes copies of all of its pages.
+  bytes_ = mapped(size, PROT_NONE, 0, descriptor.get());
+  const int failure = errno;
+  const std::size_t words = (size / shared_granule + granules_of_word - 1) / granules_of_word;
+  const auto bits = mapped(words * sizeof(std::uint64_t), PROT_READ | PROT_WRITE, MAP_ANONYMOUS, -1);
+  present_ = {reinterpret_cast<std::uint64_t*>(bits.data()), bits.empty() ? 0 : words};
+  if (bytes_.empty() || present_.empty()) {
+    unmap();
+    throw_errno(errc::system_failure, fmt::format("mapping {} MiB of another process's host memory", size >> 20U),
+                failure);
+  }
+  ::munlock(bytes_.data(), size);                 // of mlockall()
+  ::madvise(bytes_.data(), size, MADV_DONTDUMP);  // else a core file would have all of it, used or not
+}
+
+peer_memory::~peer_memory() {
+  mapped_bytes.fetch_sub(bytes_.size());
+  unmap();
+}
+
+void peer_memory::unmap() noexcept {
+  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+  if (!present_.empty()) ::munmap(present_.data(), present_.size_bytes());
+}
+
+peer_memory::pages peer_memory::pages_of(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+  const std::uint64_t first = offset / page_bytes() * page_bytes();
+  const std::uint64_t last = (offset + bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+  return bytes_.subspan(first, std::min<std::uint64_t>(last, bytes_.size()) - first);
+}
+
+// Whether all were so already.
+bool peer_memory::note_present(pages which, bool present) noexcept {
+  const auto first = static_cast<std::uint64_t>(which.data() - bytes_.data()) / shared_granule;
+  const std::uint64_t last =
+      (static_cast<std::uint64_t>(which.data() - bytes_.data()) + which.size() - 1) / shared_granule;
+  bool all = true;
+  for (std::uint64_t at = first / granules_of_word; at <= last / granules_of_word; ++at) {
+    std::uint64_t bits = ~std::uint64_t{0};
+    if (at == first / granules_of_word) bits &= ~std::uint64_t{0} << first % granules_of_word;
+    if (at == last / granules_of_word) bits &= ~std::uint64_t{0} >> (granules_of_word - 1 - last % granules_of_word);
+    const std::atomic_ref word(present_[at]);
+    if ((word.load(std::memory_order_relaxed) & bits) == (present ? bits : 0)) continue;
+    all = false;
+    present ? word.fetch_or(bits, std::memory_order_relaxed) : word.fetch_and(~bits, std::memory_order_relaxed);
+  }
+  return all;
+}
+
+// Looking up many pages at once is many times as fast as one after the other when they are read. A hint.
+void peer_memory::map_ahead(pages which) noexcept { ::madvise(which.data(), which.size(), populate_for_reading); }
+
+void peer_memory::forget_writes(pages which) noexcept {
+  const auto drop = [this](pages each) {
+    if (::madvise(each.data(), each.size(), MADV_DONTNEED) != 0 &&
+        ::madvise(each.data(), each.size(), drop_although_locked) != 0)
+      broken_.store(true, std::memory_order_relaxed);
+  };
+  if (!find_private_pages(which, drop)) drop(which);
+}
+
+// False: the thread cannot be had.
+template <class Work>
+bool peer_memory::do_later(Work work) noexcept {
+  try {
+    const auto thread = control_thread::shared();
+    auto& context = thread->context();
+    asio::post(context, [thread, self = shared_from_this(), work] { work(*self); });
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+peer_memory::use peer_memory::begin_use(std::uint64_t offset, std::uint64_t bytes) {
+  const pages wanted = pages_of(offset, bytes);
+  {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      const auto found = std::find_if(used_.begin(), used_.end(), [&](const used_pages& each) {
+        return each.which.data() < wanted.data() + wanted.size() &&
+               wanted.data() < each.which.data() + each.which.size();
+      });
+      if (found == used_.end()) break;
+      if (found->now == stage::in_use) return {nullptr, refusal::overlaps};
+      found->now == stage::being_looked_at ? forgotten_.wait(lock) : forget_writes_to(found, lock);
+    }
+    if (broken_.load(std::memory_order_relaxed)) return {nullptr, refusal::not_mapped};
+    used_.push_back({wanted});
+  }
+  bool usable = true;
+  if (!note_present(wanted, true)) {
+    usable = ::mprotect(wanted.data(), wanted.size(), PROT_READ | PROT_WRITE) == 0;
+    if (!usable) (void)note_present(wanted, false);
+    // Beside the thread that reads: one meets the other.
+    const bool later =
+        wanted.size() > looked_at_once && do_later([wanted](peer_memory& self) { self.map_ahead(wanted); });
+    if (usable && !later) map_ahead(wanted);
+  } else {
+    // Where memory that can be written is locked (mlockall), the kernel has made copies of all pages: of the first one, too.
+    bool locked = false;
+    const bool known = find_private_pages(wanted.first(page_bytes()), [&](pages) { locked = true; });
+    if (locked || !known) forget_writes(wanted);
+    usable = !broken_.load(std::memory_order_relaxed);
+  }
+  if (usable) return {bytes_.data() + offset, refusal::none};
+  const std::lock_guard lock(mutex_);
+  used_.remove_if([&](const used_pages& each) { return each.which.data() == wanted.data(); });
+  return {nullptr, refusal::not_mapped};
+}
+
+void peer_memory::end_use(std::uint64_t offset, std::uint64_t bytes) noexcept {
+  if (is_forked_child()) return;  // its threads, and those that held locks, are the parent's
+  const pages ended = pages_of(offset, bytes);
+  const bool at_once = ended.size() <= looked_at_once;
+  {
+    std::unique_lock lock(mutex_);
+    const auto mine = std::find_if(used_.begin(), used_.end(),
+                                   [&](const used_pages& each) { return each.which.data() == ended.data(); });
+    mine->now = stage::ended;
+    if (at_once) return forget_writes_to(mine, lock);
+  }
+  (void)do_later([](peer_memory& self) {  // if not, before they are used again
+    std::unique_lock lock(self.mutex_);
+    const auto next = std::find_if(self.used_.begin(), self.used_.end(),
+                                   [](const used_pages& each) { return each.now == stage::ended; });
+    if (next != self.used_.end()) self.forget_writes_to(next, lock);
+  });
+}
+
+void peer_memory::forget_writes_to(used_list::iterator each, std::unique_lock<std::mutex>& lock) noexcept {
+  each->now = stage::being_looked_at;
+  lock.unlock();
+  forget_writes(each->which);
+  lock.lock();
+  used_.erase(each);
+  forgotten_.notify_all();
+}
+
+}  // namespace ferry::inline v0::detail
