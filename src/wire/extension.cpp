@@ -1,5 +1,6 @@
 #include <ferry/wire/extension.hpp>
 
+#include <algorithm>
 #include <string>
 
 #include <ferry/base/detail/little_endian.hpp>
@@ -16,34 +17,38 @@ std::string describe_record(std::uint16_t type) { return "extension record of ty
 }  // namespace
 }  // namespace detail
 
-bool next_extension(std::span<const std::byte>& records, extension_record& record) {
-  if (records.empty()) return false;
-  if (records.size() < detail::record_header) {
+namespace detail {
+
+bool has_proper_padding(std::span<const std::byte> records, std::size_t length) noexcept {
+  const std::span<const std::byte> padding = records.subspan(record_header + length, padded_record(length) - length);
+  return std::all_of(padding.begin(), padding.end(), [](std::byte each) { return each == std::byte{0}; });
+}
+
+void refuse_extension(std::span<const std::byte> records) {
+  if (records.size() < record_header) {
     throw_error(errc::truncated, "the extension records end within the header of one");
   }
-  const auto flags = detail::load_le<std::uint16_t>(records.data() + detail::record_flags_at);
-  const std::size_t length = detail::load_le<std::uint32_t>(records.data() + detail::record_length_at);
-  record.type = detail::load_le<std::uint16_t>(records.data());
-  record.critical = (flags & detail::record_critical) != 0;
-  if (range_of_extension(record.type) == extension_range::reserved) {
-    throw_error(errc::malformed, detail::describe_record(record.type) + ", which is reserved");
+  const auto flags = load_le<std::uint16_t>(records.data() + record_flags_at);
+  const std::size_t length = load_le<std::uint32_t>(records.data() + record_length_at);
+  const auto type = load_le<std::uint16_t>(records.data());
+  if (range_of_extension(type) == extension_range::reserved) {
+    throw_error(errc::malformed, describe_record(type) + ", which is reserved");
   }
-  if ((flags & ~detail::record_critical) != 0) {
-    throw_error(errc::malformed, detail::describe_record(record.type) + " has unknown flags " + std::to_string(flags));
+  if ((flags & ~record_critical) != 0) {
+    throw_error(errc::malformed, describe_record(type) + " has unknown flags " + std::to_string(flags));
   }
-  const std::size_t left = records.size() - detail::record_header;
-  if (detail::padded_record(length) > left) {
-    throw_error(errc::truncated, detail::describe_record(record.type) + " says " + std::to_string(length) + " bytes, " +
+  const std::size_t left = records.size() - record_header;
+  if (padded_record(length) > left) {
+    throw_error(errc::truncated, describe_record(type) + " says " + std::to_string(length) + " bytes, " +
                                      std::to_string(left) + " are left");
   }
-  record.content = records.subspan(detail::record_header, length);
-  for (std::size_t i = length; i < detail::padded_record(length); ++i) {
-    if (records[detail::record_header + i] != std::byte{0}) {
-      throw_error(errc::malformed, detail::describe_record(record.type) + " is padded with other than zeros");
-    }
-  }
-  records = records.subspan(detail::record_header + detail::padded_record(length));
-  return true;
+  throw_error(errc::malformed, describe_record(type) + " is padded with other than zeros");
+}
+
+}  // namespace detail
+
+bool next_extension(std::span<const std::byte>& records, extension_record& record) {
+  return detail::take_extension(records, record);
 }
 
 void check_extensions(std::span<const std::byte> records, const wire_limits& limits) {

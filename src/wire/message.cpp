@@ -101,22 +101,56 @@ std::uint64_t size_of(const table_entry& entry, std::size_t index) {
 }  // namespace
 }  // namespace detail
 
-void outgoing_message::add_extension(std::uint16_t type, bool critical, std::span<const std::byte> content) {
-  begin_extension(type, critical).append(content.data(), content.size());
-  end_extension();
+namespace detail {
+namespace {
+
+void put_record_header(std::byte* at, std::uint16_t type, bool critical, std::uint32_t length) noexcept {
+  store_le(at, type);
+  store_le(at + record_flags_at, critical ? record_critical : std::uint16_t{0});
+  store_le(at + record_length_at, length);
 }
 
-byte_buffer& outgoing_message::begin_extension(std::uint16_t type, bool critical) {
+constexpr std::size_t longest_record = std::numeric_limits<std::uint32_t>::max() - record_header - record_alignment;
+
+[[noreturn]] void refuse_length(std::size_t length) {
+  throw_error(errc::limit_exceeded, "an extension record of " + std::to_string(length) + " bytes; at most 2^32 - 17");
+}
+
+}  // namespace
+}  // namespace detail
+
+inline bool outgoing_message::may_add(std::uint16_t type) const noexcept {
+  return range_of_extension(type) != extension_range::reserved && table_start_ == 0 && open_record_ == 0 &&
+         (records_start_ == 0 || bytes.size() == records_end_);
+}
+
+void outgoing_message::add_extension(std::uint16_t type, bool critical, std::span<const std::byte> content) {
+  if (!may_add(type)) refuse_to_add(type);
+  const std::size_t length = content.size();
+  if (length > detail::longest_record) detail::refuse_length(length);
+  const std::size_t start = bytes.size();
+  const std::size_t padded = detail::padded_record(length);
+  std::byte* const at = bytes.extend(detail::record_header + padded);
+  detail::put_record_header(at, type, critical, static_cast<std::uint32_t>(length));
+  if (length != 0) std::memcpy(at + detail::record_header, content.data(), length);
+  if (padded != length) std::memset(at + detail::record_header + length, 0, padded - length);
+  if (records_start_ == 0) records_start_ = start;
+  records_end_ = bytes.size();
+  ++record_count_;
+}
+
+[[gnu::cold]] void outgoing_message::refuse_to_add(std::uint16_t type) const {
   if (range_of_extension(type) == extension_range::reserved) {
     throw_error(errc::invalid_argument, "extension records of type 0 are reserved");
   }
   if (table_start_ != 0) throw_error(errc::invalid_argument, "an extension record is added to a finished message");
   check_records();
+}
+
+byte_buffer& outgoing_message::begin_extension(std::uint16_t type, bool critical) {
+  if (!may_add(type)) refuse_to_add(type);
   const std::size_t start = bytes.size();
-  std::byte* at = bytes.extend(detail::record_header);
-  detail::store_le(at, type);
-  detail::store_le(at + detail::record_flags_at, critical ? detail::record_critical : std::uint16_t{0});
-  detail::store_le(at + detail::record_length_at, std::uint32_t{0});
+  detail::put_record_header(bytes.extend(detail::record_header), type, critical, 0);
   if (records_start_ == 0) records_start_ = start;
   open_record_ = start;
   return bytes;
@@ -125,9 +159,7 @@ byte_buffer& outgoing_message::begin_extension(std::uint16_t type, bool critical
 void outgoing_message::end_extension() {
   if (open_record_ == 0) throw_error(errc::invalid_argument, "an extension record is ended that was not begun");
   const std::size_t length = bytes.size() - open_record_ - detail::record_header;
-  if (length > std::numeric_limits<std::uint32_t>::max() - detail::record_header - detail::record_alignment) {
-    throw_error(errc::limit_exceeded, "an extension record of " + std::to_string(length) + " bytes; at most 2^32 - 17");
-  }
+  if (length > detail::longest_record) detail::refuse_length(length);
   const std::size_t padding = detail::padded_record(length) - length;
   if (padding != 0) std::memset(bytes.extend(padding), 0, padding);
   detail::store_le(bytes.data() + open_record_ + detail::record_length_at, static_cast<std::uint32_t>(length));

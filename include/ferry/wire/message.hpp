@@ -91,6 +91,8 @@ class outgoing_message {
  private:
   [[nodiscard]] std::uint64_t tensor_size() const noexcept;
   void check_records() const;
+  [[nodiscard]] bool may_add(std::uint16_t type) const noexcept;
+  void refuse_to_add(std::uint16_t type) const;  // throws why
 
   // Offsets in `bytes`; 0: not yet.
   std::size_t records_start_ = 0;
