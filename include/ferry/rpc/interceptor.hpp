@@ -19,6 +19,7 @@
 #include <ferry/rpc/attached.hpp>
 #include <ferry/rpc/context.hpp>
 #include <ferry/rpc/context_values.hpp>
+#include <ferry/rpc/detail/kept_hooks.hpp>
 #include <ferry/wire/message.hpp>
 
 namespace ferry::inline v0 {
@@ -65,7 +66,7 @@ class outgoing_request {
   }
   /// Tells `hooks` what becomes of the call, after those that were kept before. For travelling values and callee_hooks;
   /// interceptors return theirs.
-  void keep(std::unique_ptr<caller_hooks> hooks);
+  void keep(std::unique_ptr<caller_hooks> hooks) noexcept { hooks_.add(std::move(hooks)); }
 
   /// The attachment of the calling worker.
   template <class T>
@@ -74,9 +75,8 @@ class outgoing_request {
   }
 
   // For the library.
-  using kept_hooks = std::vector<std::unique_ptr<caller_hooks>>;
-  outgoing_request(outgoing_message& message, const detail::call_facts& facts, kept_hooks& hooks, ferry::deadline until,
-                   bool awaited, bool blocks_caller, bool blocks_handler) noexcept
+  outgoing_request(outgoing_message& message, const detail::call_facts& facts, detail::kept_hooks& hooks,
+                   ferry::deadline until, bool awaited, bool blocks_caller, bool blocks_handler) noexcept
       : message_(message),
         facts_(facts),
         hooks_(hooks),
@@ -90,7 +90,7 @@ class outgoing_request {
  private:
   outgoing_message& message_;
   const detail::call_facts& facts_;
-  kept_hooks& hooks_;
+  detail::kept_hooks& hooks_;
   ferry::deadline until_;
   bool awaited_;
   bool blocks_caller_;
@@ -224,6 +224,12 @@ class handler_start : public served_request {
   // For the library.
   using served_request::served_request;
   [[nodiscard]] const context_values& values() const noexcept { return values_; }
+  [[nodiscard]] context_values take_values() noexcept { return std::move(values_); }
+  /// As set_value(), of a value that a map has already, which has no other.
+  template <class T>
+  void set_value_of(const context_key<T>& key, context_values only) {
+    values_ = values_.empty() ? std::move(only) : values_.with(key, *only.get(key));
+  }
   [[nodiscard]] bool skipped() const noexcept { return skipped_; }
 
  private:
@@ -316,7 +322,15 @@ class caller_hooks {
   /// No reply will come: the call timed out, was cancelled, lost its peer, was one-way, or was not sent. On any thread;
   /// must not block.
   virtual void ended(const call_end& how) noexcept { (void)how; }
+
+ private:
+  friend class detail::kept_hooks;
+  caller_hooks* previous_ = nullptr;
+  caller_hooks* next_ = nullptr;
 };
+
+inline caller_hooks* detail::kept_hooks::after(const caller_hooks& one) noexcept { return one.next_; }
+inline caller_hooks* detail::kept_hooks::before(const caller_hooks& one) noexcept { return one.previous_; }
 
 /// What an interceptor keeps of one request at its callee. The first five are called in the order in which they stand here;
 /// of these only on_nested_request() may run beside others. stopped(), refused(), waiting() and suspended() come at any

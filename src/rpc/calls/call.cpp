@@ -116,6 +116,7 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& dest
       mode_(mode),
       stop_(destination.options().stop.get()),
       placement_(destination.options().placement.get()) {
+  life_.of_one_thread = mode == call_mode::waiting;
   life_.facts.worker = std::move(worker);
   life_.facts.method = &method;
   life_.facts.limit = destination.options().timeout.value_or(life_.facts.worker->default_timeout());
@@ -137,6 +138,7 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, const to& dest
 outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, call_place where, const call_options& options,
                              const method_entry& method, call_mode mode)
     : streams_(streams_of(options)), mode_(mode), stop_(options.stop.get()), placement_(options.placement.get()) {
+  life_.of_one_thread = mode == call_mode::waiting;
   life_.facts.worker = std::move(worker);
   life_.facts.method = &method;
   life_.facts.limit = options.timeout.value_or(life_.facts.worker->default_timeout());

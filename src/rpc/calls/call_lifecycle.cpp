@@ -30,10 +30,11 @@ call_lifecycle::call_lifecycle(call_lifecycle&& other) noexcept
       hooks(std::move(other.hooks)),
       carried(std::move(other.carried)),
       held(std::move(other.held)),
+      of_one_thread(other.of_one_thread),
       context(std::move(other.context)) {}
 
 call_lifecycle::~call_lifecycle() {
-  if (!hooks.empty()) not_accepted(nullptr);
+  if (!hooks.empty() && told_.load(std::memory_order_acquire) == told::nothing) not_accepted(nullptr);
 }
 
 namespace {
@@ -101,7 +102,7 @@ void call_lifecycle::not_accepted(const std::exception_ptr& why) noexcept {
       facts.worker->observers().tell(*facts.worker, event);
     }
     if (!tells_hooks) return;
-    for (auto each = hooks.rbegin(); each != hooks.rend(); ++each) (*each)->not_sent();
+    for (caller_hooks* each = hooks.last(); each; each = kept_hooks::before(*each)) each->not_sent();
     tell_ended(code, call_phase::connecting, text);
   });
 }
@@ -109,9 +110,17 @@ void call_lifecycle::not_accepted(const std::exception_ptr& why) noexcept {
 // The reply may be there before the thread that sent the request comes here: the first of both tells it, and the thread
 // with the reply waits for the other one, which is in the middle of it.
 void call_lifecycle::tell_sent() noexcept {
+  const auto tell = [&] {
+    for (caller_hooks* each = hooks.first(); each; each = kept_hooks::after(*each)) each->sent();
+  };
+  if (of_one_thread) {
+    if (told_.load(std::memory_order_relaxed) != told::nothing) return;
+    told_.store(told::sent, std::memory_order_relaxed);
+    return tell();
+  }
   told expected = told::nothing;
   if (told_.compare_exchange_strong(expected, told::telling)) {
-    for (const auto& each : hooks) each->sent();
+    tell();
     told_.store(told::sent);
     told_.notify_all();
     return;
@@ -120,8 +129,8 @@ void call_lifecycle::tell_sent() noexcept {
 }
 
 void call_lifecycle::tell_ended(errc code, call_phase phase, std::string_view text) noexcept {
-  told_.store(told::ended);
-  for (auto each = hooks.rbegin(); each != hooks.rend(); ++each) (*each)->ended({code, phase, text});
+  told_.store(told::ended, std::memory_order_release);  // what waits, waits for sent
+  for (caller_hooks* each = hooks.last(); each; each = kept_hooks::before(*each)) each->ended({code, phase, text});
 }
 
 void call_lifecycle::replied(const pending_call& call, const inbound_message& reply) noexcept {
@@ -142,12 +151,15 @@ void call_lifecycle::settle(bool received) noexcept {
 }
 
 std::exception_ptr call_lifecycle::tell_hooks_now(inbound_message& reply) noexcept {
-  told_.store(told::ended);
+  told_.store(told::ended, std::memory_order_release);
   incoming_reply view(reply, facts);
   std::exception_ptr failure;
-  for (auto each = hooks.rbegin(); each != hooks.rend(); ++each) {  // all of them, whatever one throws
-    auto thrown = caught([&] { (*each)->replied(view); });
-    if (!failure) failure = std::move(thrown);
+  for (caller_hooks* each = hooks.last(); each; each = kept_hooks::before(*each)) {  // all of them, whatever one throws
+    try {
+      each->replied(view);
+    } catch (...) {
+      if (!failure) failure = current_error();
+    }
   }
   return failure;
 }

@@ -1,6 +1,5 @@
 #include <ferry/rpc/interceptor.hpp>
 
-#include <new>
 #include <utility>
 
 #include <ferry/rpc/detail/call_lifecycle.hpp>
@@ -8,23 +7,27 @@
 
 namespace ferry::inline v0 {
 
+void detail::kept_hooks::add(std::unique_ptr<caller_hooks> hooks) noexcept {
+  caller_hooks* const added = hooks.release();
+  added->previous_ = last_;
+  (last_ ? last_->next_ : first_) = added;
+  last_ = added;
+}
+
+void detail::kept_hooks::clear() noexcept {
+  while (first_) {
+    const std::unique_ptr<caller_hooks> dropped(first_);
+    first_ = dropped->next_;
+  }
+  last_ = nullptr;
+}
+
 std::string_view outgoing_request::method() const noexcept { return facts_.method->name; }
 const worker_info& outgoing_request::destination() const noexcept { return facts_.peer; }
 incarnation_id outgoing_request::incarnation() const noexcept { return facts_.incarnation; }
 ferry::deadline outgoing_request::deadline() const noexcept { return until_; }
 bool outgoing_request::one_way() const noexcept { return (message_.header.flags & frame_one_way) != 0; }
 detail::worker_core& outgoing_request::core() const noexcept { return *facts_.worker; }
-
-void outgoing_request::keep(std::unique_ptr<caller_hooks> hooks) {
-  try {
-    hooks_.reserve(hooks_.size() + 1);
-  } catch (const std::bad_alloc& e) {  // hooks hear of their call's end, whatever happens
-    hooks->not_sent();
-    hooks->ended({errc::out_of_memory, call_phase::connecting, e.what()});
-    throw;
-  }
-  hooks_.push_back(std::move(hooks));
-}
 
 std::optional<std::span<const std::byte>> extension_records::find(std::uint16_t type) const {
   std::span<const std::byte> rest = block_;

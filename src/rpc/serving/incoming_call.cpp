@@ -11,6 +11,7 @@
 
 #include "../../base/peer_log.hpp"
 #include "../../base/thread_exit.hpp"
+#include "../futures/thread_values.hpp"
 #include "../pipeline/interceptor_table.hpp"
 #include "../worker/worker_core.hpp"
 
@@ -142,13 +143,25 @@ void incoming_call::tell_in_order(const Tell& tell) {
   walk(walk, hooks_.load(std::memory_order_acquire));
 }
 
-std::exception_ptr incoming_call::tell_all(const std::function<void(callee_hooks& hooks)>& tell) noexcept {
+template <class Tell>
+std::exception_ptr incoming_call::tell_all(const Tell& tell) noexcept {
   std::exception_ptr first;
   tell_in_reverse([&](callee_hooks& each) {
-    auto thrown = caught([&] { tell(each); });
-    if (!first) first = std::move(thrown);
+    try {
+      tell(each);
+    } catch (...) {
+      if (!first) first = current_error();
+    }
   });
   return first;
+}
+
+std::exception_ptr incoming_call::tell_handler_ended(handler_result& result) noexcept {
+  return tell_all([&](callee_hooks& each) { each.handler_ended(result); });
+}
+
+std::exception_ptr incoming_call::tell_reply(outgoing_reply& reply) noexcept {
+  return tell_all([&](callee_hooks& each) { each.on_reply(reply); });
 }
 
 void incoming_call::on_nested_request(outgoing_request& request) {
@@ -235,7 +248,6 @@ void incoming_call::serve() noexcept {
   if (!request_.streams.empty() || worker_->agent_unchecked().members().uses_devices())
     no_streams = caught([&] { take_streams(); });
   const context_scope scope(this);
-  std::optional<context_values_scope> values;
   const serving_scope on_stack(this);
   const method_entry* called = method();
   // The answer, perhaps on another thread, consumes the request.
@@ -263,7 +275,7 @@ void incoming_call::serve() noexcept {
       skipped = start.skipped();
       if (!start.values().empty()) {
         set_initial_values(start.values());
-        values.emplace(start.values());
+        thread_values::exchange(find_current_thread(), start.take_values());  // until the end of the context's scope
       }
     }
     if (skipped) {
@@ -337,7 +349,7 @@ void incoming_call::tell_result() {
   if (result_told_ || !hooks_.load(std::memory_order_acquire)) return;
   result_told_ = true;
   handler_result result(nullptr, !skipped_);
-  if (auto thrown = tell_all([&](callee_hooks& each) { each.handler_ended(result); })) {
+  if (auto thrown = tell_handler_ended(result)) {
     stage_ = stage::intercepting;
     std::rethrow_exception(thrown);
   }
@@ -389,7 +401,7 @@ void incoming_call::fail_unanswered(const std::exception_ptr& thrown) noexcept {
   });
   if (!std::exchange(result_told_, true)) {
     handler_result result(thrown, stage_ == stage::running);
-    if (auto failure = tell_all([&](callee_hooks& each) { each.handler_ended(result); }))
+    if (auto failure = tell_handler_ended(result))
       log_about(caller(), log_level::warning,
                 [&] { return fmt::format("{}: an interceptor threw {}", describe(), describe_exception(failure)); });
   }
@@ -496,7 +508,7 @@ std::exception_ptr incoming_call::send_failure(const std::exception_ptr& thrown,
     handler_result result(what.thrown ? reason : make_error(what.code, what.detail), stage_ == stage::running);
     std::exception_ptr refused;
     if (!std::exchange(result_told_, true)) {
-      refused = tell_all([&](callee_hooks& each) { each.handler_ended(result); });
+      refused = tell_handler_ended(result);
     }
     log_failure(what, result.expected());
     if (!again) report(call_moment::refused, 0, what.code);

@@ -51,7 +51,7 @@ void reply_writer::send() {
   if (call_) {
     if (call_->has_hooks() && !std::exchange(call_->reply_told_, true)) {
       outgoing_reply view(message);
-      if (auto thrown = call_->tell_all([&](callee_hooks& each) { each.on_reply(view); })) {
+      if (auto thrown = call_->tell_reply(view)) {
         call_->stage_ = incoming_call::stage::intercepting;
         std::rethrow_exception(thrown);
       }

@@ -8,16 +8,14 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <ferry/backend/agent.hpp>
 #include <ferry/rpc/context.hpp>
+#include <ferry/rpc/detail/kept_hooks.hpp>
 #include <ferry/wire/archive.hpp>
 #include <ferry/wire/message.hpp>
 
 namespace ferry::inline v0 {
-
-class caller_hooks;
 
 namespace detail {
 
@@ -81,9 +79,10 @@ class call_lifecycle {
   ~call_lifecycle();
 
   call_facts facts;
-  std::vector<std::unique_ptr<caller_hooks>> hooks;  ///< in the order of their interceptors; empty for most calls
-  std::unique_ptr<carried_handles> carried;          ///< null for most calls
-  std::shared_ptr<const void> held;                  ///< kept alive until the call has ended
+  kept_hooks hooks;                          ///< empty for most calls
+  std::unique_ptr<carried_handles> carried;  ///< null for most calls
+  std::shared_ptr<const void> held;          ///< kept alive until the call has ended
+  bool of_one_thread = false;                ///< all that follows is called by the thread that makes the call
 
   /// The context in which replied() tells the hooks: set it before the call is sent, if there are hooks.
   captured_context context;

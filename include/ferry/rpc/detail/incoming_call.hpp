@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -25,7 +24,9 @@
 namespace ferry::inline v0 {
 
 class callee_hooks;
+class handler_result;
 class handler_start;
+class outgoing_reply;
 class outgoing_request;
 class reply_channel;
 
@@ -158,8 +159,11 @@ class incoming_call final : public work, private held_method, public call_contex
   void tell_in_reverse(const Tell& tell);
   void begin_handler(handler_start& start);
   void tell_result();
-  /// All of them, whatever one throws; returns the first exception.
-  [[nodiscard]] std::exception_ptr tell_all(const std::function<void(callee_hooks& hooks)>& tell) noexcept;
+  /// All of them, in reverse, whatever one throws; returns the first exception.
+  template <class Tell>
+  [[nodiscard]] std::exception_ptr tell_all(const Tell& tell) noexcept;
+  [[nodiscard]] std::exception_ptr tell_handler_ended(handler_result& result) noexcept;
+  [[nodiscard]] std::exception_ptr tell_reply(outgoing_reply& reply) noexcept;
   void launch() noexcept;
   void mark_held() noexcept { progress_.store(progress::held, std::memory_order_release); }
   void tell_stopped() noexcept;
