@@ -8,6 +8,7 @@
 #include <ferry/base/error.hpp>
 #include <ferry/rpc/detail/incoming_call.hpp>
 
+#include "../../wire/extension_format.hpp"
 #include "../worker/worker_core.hpp"
 
 namespace ferry::inline v0::detail {
@@ -62,6 +63,9 @@ void interceptor_table::add(interceptor& one, bool of_library) {
     throw_error(errc::invalid_argument,
                 fmt::format("the interceptor '{}' is one too many: a worker has at most {}", name, most_interceptors));
   }
+  for (const std::uint16_t type : one.record_types()) {
+    if (type < low_types) readers_of_low_types_[type] = reader_set{1} << all_.size();
+  }
   all_.push_back(&one);
   if (!one.sees_all_requests()) return;
   seeing_all_.push_back(&one);
@@ -83,17 +87,32 @@ interceptor* interceptor_table::reader_of(std::uint16_t type) const noexcept {
   return at != readers_.end() && at->first == type ? all_[at->second] : nullptr;
 }
 
-interceptor_table::reader_set interceptor_table::readers_of(std::span<const std::byte> records,
-                                                            const wire_limits& limits) const {
+interceptor_table::reader_set interceptor_table::readers_of_high_type(std::uint16_t type) const noexcept {
+  const auto at = std::lower_bound(readers_.begin(), readers_.end(), type, less_by_type);
+  return at != readers_.end() && at->first == type ? reader_set{1} << at->second : reader_set{0};
+}
+
+// Most messages that have a record have one.
+inline interceptor_table::reader_set interceptor_table::readers_of(std::span<const std::byte> records,
+                                                                   const wire_limits& limits) const {
+  extension_record record;
+  std::span<const std::byte> rest = records;
+  if (take_extension(rest, record) && rest.empty() && limits.max_extensions != 0) {
+    if (const reader_set found = readers_of_type(record.type)) return found;
+  }
+  return readers_of_several(records, limits);
+}
+
+interceptor_table::reader_set interceptor_table::readers_of_several(std::span<const std::byte> records,
+                                                                    const wire_limits& limits) const {
   reader_set found = 0;
   extension_record record;
   std::optional<extension_record> refused;  // the first; damage to the block comes first
   std::span<const std::byte> rest = records;
-  for (std::uint32_t count = 0; next_extension(rest, record); ++count) {
+  for (std::uint32_t count = 0; take_extension(rest, record); ++count) {
     if (count == limits.max_extensions) check_extensions(records, limits);  // throws
-    const auto at = std::lower_bound(readers_.begin(), readers_.end(), record.type, less_by_type);
-    if (at != readers_.end() && at->first == record.type) {
-      found |= reader_set{1} << at->second;
+    if (const reader_set reader = readers_of_type(record.type)) {
+      found |= reader;
     } else if (record.critical && !refused) {
       refused = record;
     }
@@ -124,9 +143,11 @@ void interceptor_table::on_arrival(incoming_call& call) const {
 }
 
 void interceptor_table::read_reply(incoming_reply& reply) const {
-  const reader_set readers = readers_of(reply.message().extensions, reply.core().limits());
-  for (std::size_t i = all_.size(); i-- != 0;) {
-    if ((readers >> i & 1U) != 0) all_[i]->on_reply_records(reply);
+  reader_set readers = readers_of(reply.message().extensions, reply.core().limits());
+  while (readers != 0) {
+    const auto last = static_cast<std::size_t>(std::bit_width(readers)) - 1;
+    readers ^= reader_set{1} << last;
+    all_[last]->on_reply_records(reply);
   }
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -52,6 +54,11 @@ class interceptor_table {
   using reader_set = std::uint64_t;  // a bit for each interceptor
   void add(interceptor& one, bool of_library);
   [[nodiscard]] reader_set readers_of(std::span<const std::byte> records, const wire_limits& limits) const;
+  [[nodiscard]] reader_set readers_of_several(std::span<const std::byte> records, const wire_limits& limits) const;
+  [[nodiscard]] reader_set readers_of_type(std::uint16_t type) const noexcept {  // one or none
+    return type < low_types ? readers_of_low_types_[type] : readers_of_high_type(type);
+  }
+  [[nodiscard]] reader_set readers_of_high_type(std::uint16_t type) const noexcept;
   void read_reply(incoming_reply& reply) const;
 
   const std::vector<std::shared_ptr<interceptor>> owned_;
@@ -63,6 +70,9 @@ class interceptor_table {
   reader_set watcher_set_ = 0;
   reader_set seeing_all_set_ = 0;                               // the same
   std::vector<std::pair<std::uint16_t, std::size_t>> readers_;  // by type, sorted; indices into all_
+  // Of the lowest types, which the library's records have: without a search.
+  static constexpr std::size_t low_types = 32;
+  std::array<reader_set, low_types> readers_of_low_types_{};
 };
 
 }  // namespace ferry::inline v0::detail
