@@ -58,6 +58,8 @@ class held_value {
   void release() const noexcept {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
+  /// The caller's reference is the only one, and what was done with the others is seen.
+  [[nodiscard]] bool is_last_reference() const noexcept { return references_.load(std::memory_order_acquire) == 1; }
 
  protected:
   virtual ~held_value() = default;
@@ -108,6 +110,8 @@ class alignas(value_entry) value_map {
   [[nodiscard]] const value_entry* begin() const noexcept { return reinterpret_cast<const value_entry*>(this + 1); }
   [[nodiscard]] const value_entry* end() const noexcept { return begin() + count_; }
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  /// No other map has its values, and whatever had them has let go of them before.
+  [[nodiscard]] bool is_sole_owner() const noexcept;
   [[nodiscard]] const value_entry* end_of_travelling() const noexcept { return begin() + travelling_; }
 
  private:
@@ -207,6 +211,9 @@ class context_values {
 
   /// The names of the keys that have values, separated by ", "; empty if there are none.
   [[nodiscard]] std::string describe() const;
+
+  // For the library: there is no copy of this map, and no other map has its values.
+  [[nodiscard]] bool is_sole_owner() const noexcept { return map_ && map_->is_sole_owner(); }
 
  private:
   friend struct detail::thread_values;

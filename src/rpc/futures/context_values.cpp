@@ -1,5 +1,6 @@
 #include <ferry/rpc/context_values.hpp>
 
+#include <algorithm>
 #include <new>
 
 #include "thread_values.hpp"
@@ -23,6 +24,11 @@ void value_map::append(const value_entry& entry) noexcept {
   new (const_cast<value_entry*>(end())) value_entry(entry);
   ++count_;
   if (entry.value->travels()) ++travelling_;
+}
+
+bool value_map::is_sole_owner() const noexcept {
+  if (references_.load(std::memory_order_acquire) != 1) return false;
+  return std::all_of(begin(), end(), [](const value_entry& each) { return each.value->is_last_reference(); });
 }
 
 void value_map::destroy() const noexcept {

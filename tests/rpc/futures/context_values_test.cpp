@@ -583,4 +583,26 @@ TEST_CASE("stress: coroutines keep their values on all threads") {
   CHECK(current_values().empty());
 }
 
+TEST_CASE("a map is a sole owner while there is no copy of it, and no other map has its values") {
+  CHECK_FALSE(context_values().is_sole_owner());
+  const context_values one = context_values().with(depth, 1);
+  CHECK(one.is_sole_owner());
+  {
+    const context_values copy = one;
+    CHECK_FALSE(one.is_sole_owner());
+  }
+  CHECK(one.is_sole_owner());
+  {
+    const context_values more = one.with(other, 2);
+    CHECK_FALSE(one.is_sole_owner());
+    CHECK_FALSE(more.is_sole_owner());
+  }
+  CHECK(one.is_sole_owner());
+  {
+    const context_values_scope scope(one);
+    CHECK_FALSE(one.is_sole_owner());
+  }
+  CHECK(one.is_sole_owner());
+}
+
 }  // namespace context_values_test
