@@ -340,6 +340,7 @@
 #include "profiler/profile_archive.cpp"
 #include "profiler/profile_batch.cpp"
 #include "profiler/profile_names.cpp"
+#include "profiler/profiled_thread.cpp"
 #include "profiler/profiler_client.cpp"
 #include "profiler/recorded_ranges.cpp"
 #include "profiler/recording.cpp"
@@ -347,6 +348,7 @@
 #include "profiler/server_scope.cpp"
 #include "profiler/session.cpp"
 #include "profiler/summary.cpp"
+#include "profiler/thread_store.cpp"
 #include "profiler/trace_parent.cpp"
 #include "profiler/worker_name.cpp"
 

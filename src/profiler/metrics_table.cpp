@@ -75,7 +75,7 @@ const std::size_t metrics_of_workers = add_library_client({
 
 // ---------------------------------------------------------------- counts
 
-inline void thread_histogram::add(std::int64_t ns) noexcept {
+[[gnu::always_inline]] inline void thread_histogram::add(std::int64_t ns) noexcept {
   const auto value = static_cast<std::uint64_t>(std::clamp<std::int64_t>(ns, 0, latency_histogram::longest.count()));
   counts_[latency_histogram::bucket_of(value)].add(1);
   sum_ns_.add(value);
@@ -120,16 +120,19 @@ struct metrics_table::thread_state {
   kept_tick_scale scale;
   bool has_ended = false;  // its shards are given back
 
-  static constinit thread_local thread_state of_this_thread;
+  [[nodiscard]] static thread_state& of_caller() noexcept { return of_this_thread_; }
+
+ private:
+  static constinit thread_local thread_state of_this_thread_;
 };
-constinit thread_local metrics_table::thread_state metrics_table::thread_state::of_this_thread{};
+constinit thread_local metrics_table::thread_state metrics_table::thread_state::of_this_thread_{};
 
 // Gives the shards of a thread back when it ends.
 class metrics_table::shards_of_thread {
  public:
   shards_of_thread() = default;
   ~shards_of_thread() {
-    thread_state& here = thread_state::of_this_thread;
+    thread_state& here = thread_state::of_caller();
     here = {};
     here.has_ended = true;
     for (const held& each : all_) {
@@ -215,7 +218,8 @@ void metrics_table::give_back(shard& which) noexcept {
 
 // ---------------------------------------------------------------- series
 
-inline thread_series* metrics_table::find(thread_state& here, const call_event& event, call_side side) noexcept {
+[[gnu::always_inline]] inline thread_series* metrics_table::find(thread_state& here, const call_event& event,
+                                                                 call_side side) noexcept {
   const series_id id(event, side);
   const thread_state::recent_series& recent = here.series[id.quick_hash() % here.series.size()];
   if (recent.stamp == stamp_.load(std::memory_order_relaxed) && recent.id == id) [[likely]]
@@ -332,34 +336,6 @@ metrics_series& metrics_table::series_of(call_side side, std::string method, std
 
 // ---------------------------------------------------------------- calls
 
-// Compilers look for the variables of the thread anew wherever they are needed: as an argument of a function that is not inlined, once.
-// The usual moments come first: a jump by a table costs more than these branches.
-void metrics_table::on_call(const worker_core&, const call_event& event) noexcept {
-  if (event.what == call_moment::started) return begin_call(thread_state::of_this_thread, event);
-  if (event.what == call_moment::replied) return end_call(thread_state::of_this_thread, event);
-  if (event.what == call_moment::received) return begin_request(thread_state::of_this_thread, event);
-  if (event.what == call_moment::answered) return end_request(thread_state::of_this_thread, event);
-  switch (event.what) {
-    case call_moment::started:
-    case call_moment::one_way_sent: return begin_call(thread_state::of_this_thread, event);
-    case call_moment::replied:
-    case call_moment::failed:
-    case call_moment::timed_out:
-    case call_moment::cancelled: return end_call(thread_state::of_this_thread, event);
-    case call_moment::not_sent: return count_not_sent(thread_state::of_this_thread, event);
-    case call_moment::received: return begin_request(thread_state::of_this_thread, event);
-    case call_moment::answered:
-    case call_moment::refused:
-    case call_moment::done:
-    case call_moment::error_sent: return end_request(thread_state::of_this_thread, event);
-    case call_moment::ended:
-    case call_moment::handler_begun:
-    case call_moment::handler_begun_late:
-    case call_moment::handler_suspended:
-    case call_moment::handler_ended: return;
-  }
-}
-
 [[gnu::noinline]] void metrics_table::begin_call(thread_state& here, const call_event& event) noexcept {
   if (!counts(event.made)) return;
   thread_series* const it = find(here, event, call_side::client);
@@ -384,7 +360,7 @@ void metrics_table::on_call(const worker_core&, const call_event& event) noexcep
   it->ended.publish(1);
 }
 
-[[gnu::noinline]] void metrics_table::count_not_sent(thread_state& here, const call_event& event) noexcept {
+void metrics_table::count_not_sent(thread_state& here, const call_event& event) noexcept {
   if (since_.load(std::memory_order_relaxed) == never) return;
   thread_series* const it = find(here, event, call_side::client);
   if (!it) return;
@@ -424,6 +400,21 @@ void metrics_table::count_late_reply(const link_event& event) {
   std::string method = event.method == 0 ? "unknown" : readable_name(event.method);
   series_of(call_side::client, std::move(method), event.who.name())
       .late_replies.fetch_add(1, std::memory_order_relaxed);
+}
+
+// The usual moments come first: a jump by a table costs more than these branches.
+void metrics_table::on_call(const worker_core&, const call_event& event) noexcept {
+  thread_state& here = thread_state::of_caller();
+  const call_moment what = event.what;
+  if (what == call_moment::started || what == call_moment::one_way_sent) return begin_call(here, event);
+  if (what == call_moment::replied || what == call_moment::failed || what == call_moment::timed_out ||
+      what == call_moment::cancelled)
+    return end_call(here, event);
+  if (what == call_moment::received) return begin_request(here, event);
+  if (what == call_moment::answered || what == call_moment::refused || what == call_moment::done ||
+      what == call_moment::error_sent)
+    return end_request(here, event);
+  if (what == call_moment::not_sent) count_not_sent(here, event);
 }
 
 // Rare: under the mutex.

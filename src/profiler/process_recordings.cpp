@@ -33,7 +33,7 @@ recordings_places& places_of_process() {
 constinit std::atomic<std::uint32_t> process_recordings::count_{0};
 
 ref_ptr<const process_recordings> process_recordings::find() noexcept {
-  recordings_place& place = places_of_process().all[thread_here() % places_of_recordings];
+  recordings_place& place = places_of_process().all[number_of(profiled_thread_here()) % places_of_recordings];
   const std::lock_guard lock(place.mutex);
   return place.now;
 }
@@ -96,17 +96,7 @@ void process_recordings::leave(const recording& which) noexcept {
 
 // ---------------------------------------------------------------- targets
 
-event_targets event_targets::at(const recording_in_force* here) noexcept {
-  event_targets found;
-  if (here && here->to && here->to->how().hides) return found;
-  if (here && here->to && !here->to->closed()) found.own = here->to;
-  found.whole = process_recordings::now();
-  return found;
-}
-
-void event_targets::begin() const noexcept {
-  if (own) own->begin_numbered();
-  if (!whole) return;
+void event_targets::begin_in_whole() const noexcept {
   for (const ref_ptr<recording>& each : whole->all()) each->begin_numbered();
 }
 
@@ -116,18 +106,18 @@ void event_targets::give_up() const noexcept {
   for (const ref_ptr<recording>& each : whole->all()) each->give_up();
 }
 
-void event_targets::add(recorded_event&& event, const range_description* name_in_whole) const noexcept {
-  if (whole) {
-    for (const ref_ptr<recording>& each : whole->all()) {
-      recorded_event copy = copy_of(event, each->how().wishes);
-      copy.what = name_in_whole;
-      copy.answered = copy.answered && each->how().remote;
-      each->add(std::move(copy));
-    }
+void event_targets::add_to_all(profiled_thread& here, recorded_event&& event,
+                               const range_description* name_in_whole) const noexcept {
+  for (const ref_ptr<recording>& each : whole->all()) {
+    recorded_event copy = copy_of(event, each->how().wishes);
+    copy.what = name_in_whole;
+    copy.answered = copy.answered && each->how().remote;
+    each->add(here, std::move(copy));
   }
   if (!own) return;
-  event.answered = event.answered && own->how().remote;
-  own->add(whole ? copy_of(event, own->how().wishes) : std::move(event));
+  recorded_event copy = copy_of(event, own->how().wishes);
+  copy.answered = copy.answered && own->how().remote;
+  own->add(here, std::move(copy));
 }
 
 void event_targets::add_reply(std::uint64_t call, const range_description* name, const range_description* name_in_whole,
@@ -139,17 +129,5 @@ void event_targets::add_reply(std::uint64_t call, const range_description* name,
     if (each->how().remote) each->add_reply(call, *name_in_whole, began, ended, node, content);
   }
 }
-
-profile_wishes event_targets::wishes() const noexcept {
-  profile_wishes all;
-  if (own) all = own->how().wishes;
-  if (!whole) return all;
-  all.shapes |= whole->wishes().shapes;
-  all.memory |= whole->wishes().memory;
-  all.device_times |= whole->wishes().device_times;
-  return all;
-}
-
-bool event_targets::remote() const noexcept { return (own && own->how().remote) || (whole && whole->remote()); }
 
 }  // namespace ferry::inline v0::detail

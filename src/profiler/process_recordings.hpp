@@ -59,23 +59,51 @@ class process_recordings {
 /// Where an event goes: to the recording of the code that it is part of, and to those of the process.
 struct event_targets {
   /// Of what begins on this thread, where `here` is in force; null: no value is.
-  [[nodiscard]] static event_targets at(const recording_in_force* here) noexcept;
+  [[nodiscard]] static event_targets at(const recording_in_force* here) noexcept {
+    event_targets found;
+    if (here && here->to) {
+      if (here->to->how().hides) return found;
+      if (!here->to->closed()) found.own = here->to;
+    }
+    found.whole = process_recordings::now();
+    return found;
+  }
   [[nodiscard]] explicit operator bool() const noexcept { return own || whole; }
   /// Each needs one of the next two.
-  void begin() const noexcept;
+  void begin() const noexcept {
+    if (own) own->begin_numbered();
+    if (whole) begin_in_whole();
+  }
   void give_up() const noexcept;
   /// `name_in_whole`: of the event in the recordings of the process; its own `what` is that in the other one.
-  void add(recorded_event&& event, const range_description* name_in_whole) const noexcept;
+  void add(profiled_thread& here, recorded_event&& event, const range_description* name_in_whole) const noexcept {
+    if (whole) return add_to_all(here, std::move(event), name_in_whole);
+    if (!own) return;
+    event.answered = event.answered && own->how().remote;
+    own->add(here, std::move(event));
+  }
   /// As recording::add_reply() does; for those that ask callees.
   void add_reply(std::uint64_t call, const range_description* name, const range_description* name_in_whole,
                  std::int64_t began, std::int64_t ended, std::int32_t node,
                  std::span<const std::byte> content) const noexcept;
   /// Of any of them.
-  [[nodiscard]] profile_wishes wishes() const noexcept;
-  [[nodiscard]] bool remote() const noexcept;
+  [[nodiscard]] profile_wishes wishes() const noexcept {
+    profile_wishes all;
+    if (own) all = own->how().wishes;
+    if (!whole) return all;
+    all.shapes |= whole->wishes().shapes;
+    all.memory |= whole->wishes().memory;
+    all.device_times |= whole->wishes().device_times;
+    return all;
+  }
+  [[nodiscard]] bool remote() const noexcept { return (own && own->how().remote) || (whole && whole->remote()); }
 
   ref_ptr<recording> own;                   ///< null: none
   ref_ptr<const process_recordings> whole;  ///< null: none
+
+ private:
+  void begin_in_whole() const noexcept;
+  void add_to_all(profiled_thread& here, recorded_event&& event, const range_description* name_in_whole) const noexcept;
 };
 
 }  // namespace ferry::inline v0::detail

@@ -1,6 +1,5 @@
 #include "profile_names.hpp"
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 
@@ -16,18 +15,6 @@ constexpr range_description another_range{"(another range: there are too many na
 constexpr range_description another_handler{"(another method: there are too many names)", range_kind::handler};
 
 std::atomic<std::uint64_t> next_names{1};
-
-// The name that name_call() has given this thread last: most calls are like the one before. One each for a few recordings.
-struct named_call {
-  std::uint64_t serial;  // of the names that have it
-  std::string_view method;
-  profiled_mode mode;
-  std::int32_t caller;
-  std::int32_t peer;
-  const range_description* what;
-};
-constexpr std::size_t named_calls = 4;
-constinit thread_local std::array<named_call, named_calls> last_named_calls{};
 
 std::string text_of_call(std::string_view method, profiled_mode mode, std::string_view caller, std::string_view peer) {
   switch (mode) {
@@ -82,30 +69,22 @@ const range_description& profile_names::name_range(std::string_view name, range_
   return made.what;
 }
 
-const range_description& profile_names::name_call(std::string_view method, profiled_mode mode, std::int32_t caller,
-                                                  std::string_view caller_name, std::int32_t peer,
-                                                  std::string_view peer_name) {
-  named_call& last = last_named_calls[serial_ % named_calls];
-  if (last.serial == serial_ && last.mode == mode && last.caller == caller && last.peer == peer &&
-      last.method == method)
-    return *last.what;
+const range_description& profile_names::find_or_name_call(profiled_thread& here, const called_method& call,
+                                                          const call_texts& texts) {
   const std::lock_guard lock(mutex_);
-  if (names_.size() >= most_profile_names && !calls_.contains({method.data(), mode, caller, peer})) return another_call;
-  const kept_name*& known = calls_[{method.data(), mode, caller, peer}];
-  // The text of a method whose library was unloaded may have left its address to another.
-  if (known && known->method == method) {
-    last = {serial_, known->method, mode, caller, peer, &known->what};
-    return known->what;
+  if (names_.size() >= most_profile_names && !calls_.contains(call)) return another_call;
+  const kept_name*& known = calls_[call];
+  if (!known) {
+    add_worker(call.caller, texts.caller);
+    add_worker(call.peer, texts.peer);
+    kept_name& made = *names_.emplace_back(std::make_unique<kept_name>());
+    made.method = texts.method;
+    made.text = text_of_call(texts.method, call.mode, texts.caller, texts.peer);
+    made.what = {made.text, range_kind::call};
+    known = &made;
   }
-  add_worker(caller, caller_name);
-  add_worker(peer, peer_name);
-  kept_name& made = *names_.emplace_back(std::make_unique<kept_name>());
-  made.method = method;
-  made.text = text_of_call(method, mode, caller_name, peer_name);
-  made.what = {made.text, range_kind::call};
-  known = &made;
-  last = {serial_, made.method, mode, caller, peer, &made.what};
-  return made.what;
+  here.calls[serial_ % here.calls.size()] = {serial_, call, &known->what};
+  return known->what;
 }
 
 }  // namespace ferry::inline v0::detail

@@ -8,17 +8,15 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <ferry/base/traced_range.hpp>
 
-namespace ferry::inline v0::detail {
+#include "profiled_thread.hpp"
 
-/// How a call was made.
-enum class profiled_mode : std::uint8_t { sync, async, remote, notify, to_here };
+namespace ferry::inline v0::detail {
 
 /// Of one recording, or of several that see the same events. A bounded number, which live as long as this. Thread-safe.
 class profile_names {
@@ -29,9 +27,20 @@ class profile_names {
 
   /// Throws std::bad_alloc.
   const range_description& name_range(std::string_view name, range_kind kind);
-  /// The same.
-  const range_description& name_call(std::string_view method, profiled_mode mode, std::int32_t caller,
-                                     std::string_view caller_name, std::int32_t peer, std::string_view peer_name);
+  /// Of a call: what its name is made of.
+  struct call_texts {
+    std::string_view method;
+    std::string_view caller;
+    std::string_view peer;
+  };
+  /// The same. `texts` returns call_texts, if they are needed.
+  template <class Texts>
+  const range_description& name_call(profiled_thread& here, const called_method& call, const Texts& texts) {
+    const profiled_thread::named_call& last = here.calls[serial_ % here.calls.size()];
+    if (last.serial == serial_ && last.call == call) [[likely]]
+      return *last.what;
+    return find_or_name_call(here, call, texts());
+  }
   /// The same.
   void note_worker(std::int32_t id, std::string_view name);
   /// The names of the methods of calls, as they were called, by the descriptions of these. Live as long as this.
@@ -46,14 +55,14 @@ class profile_names {
     range_description what;
   };
   using range_key = std::pair<std::string_view, range_kind>;
-  using call_key = std::tuple<const void*, profiled_mode, std::int32_t, std::int32_t>;
   void add_worker(std::int32_t id, std::string_view name);  // under the mutex
+  const range_description& find_or_name_call(profiled_thread& here, const called_method& call, const call_texts& texts);
 
   const std::uint64_t serial_;
   mutable std::mutex mutex_;  // guards the rest
   std::vector<std::unique_ptr<kept_name>> names_;
   std::map<range_key, const range_description*> ranges_;
-  std::map<call_key, const kept_name*> calls_;
+  std::map<called_method, const kept_name*> calls_;
   std::vector<std::string> workers_;
 };
 

@@ -24,11 +24,11 @@
 #include "../wire/extension_format.hpp"
 #include "process_recordings.hpp"
 #include "recorded_ranges.hpp"
+#include "thread_store.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr std::size_t most_events_of_request = std::size_t{1} << 14U;
 // Of the bytes that all records of a reply may have, with their headers; and no more than this, whatever these are.
 constexpr std::size_t share_of_profile = 4;
 constexpr std::size_t longest_profile = std::size_t{1} << 20U;
@@ -53,7 +53,7 @@ std::optional<std::span<const std::byte>> find_profile(const extension_records& 
 
 // ---------------------------------------------------------------- at the caller
 
-class profiled_call final : public caller_hooks {
+class profiled_call final : public caller_hooks, public hooks_of_store {
  public:
   // Null: it goes to no such recording.
   struct names {
@@ -76,65 +76,69 @@ class profiled_call final : public caller_hooks {
 
   void replied(incoming_reply& reply) override {
     const std::int64_t now = ticks_now();
-    std::string error;
-    try {
-      if (const auto content = find_profile(reply.records()); content && to_) {
-        if (const auto brief = decode_brief_answer(*content)) {
-          answer_ = *brief;
-          answered_ = true;
-          return end(now, reply);
-        }
-        if (!reply.has_value()) {
-          for (const profiler::event& each : decode_profile_batch(*content).events) {
-            if (each.kind == range_kind::handler && each.parent == 0) error = each.error;
-          }
-        }
-        to_.add_reply(number_, what_.own, what_.in_whole, began_, now, reply.sender().id().value, *content);
-      }
-    } catch (const std::exception& problem) {  // a profile does not make the call fail
-      log(log_level::warning, fmt::format("the profile that came with the reply to {} cannot be read: {}",
-                                          (what_.own ? what_.own : what_.in_whole)->name, problem.what()));
-    }
-    end(now, reply, std::move(error));
+    shown_.end();
+    if (!to_) return;
+    recorded_event event = event_until(now, !reply.has_value());
+    event.call = reply.message().header.call_id;
+    take_profile(reply, event);
+    add(std::move(event));
   }
 
   void ended(const call_end& how) noexcept override {
-    std::string text;
-    if (how.code != errc{}) {
+    const std::int64_t now = ticks_now();
+    shown_.end();
+    if (!to_) return;
+    recorded_event event = event_until(now, how.code != errc{});
+    if (event.failed) {
       try {
-        text = fmt::format("{}: {}", errc_name(how.code), how.text);
+        set_error(event, fmt::format("{}: {}", errc_name(how.code), how.text));
       } catch (const std::exception&) {
-        text.clear();  // that it failed suffices
+        event.details.reset();  // that it failed suffices
       }
     }
-    end(ticks_now(), how.code != errc{}, std::move(text));
+    add(std::move(event));
   }
 
  private:
-  void end(std::int64_t now, incoming_reply& reply, std::string error = {}) noexcept {
-    call_ = reply.message().header.call_id;
-    end(now, !reply.has_value(), std::move(error));
-  }
-  void end(std::int64_t now, bool failed, std::string error) noexcept {
-    shown_.end();
-    if (!to_) return;
+  [[nodiscard]] recorded_event event_until(std::int64_t now, bool failed) const noexcept {
     recorded_event event{.what = what_.own, .number = number_, .parent = parent_, .began = began_, .ended = now};
-    event.call = call_;
     event.node = caller_;
     event.peer = callee_;
     event.failed = failed;
-    event.answered = answered_;
-    event.answer = answer_;
-    if (!error.empty()) {
-      try {
-        event.details = std::make_unique<event_details>();
-        event.details->error = std::move(error);
-      } catch (const std::bad_alloc&) {
-        event.details.reset();
+    return event;
+  }
+
+  static void set_error(recorded_event& of, std::string text) {
+    of.details = std::make_unique<event_details>();
+    of.details->error = std::move(text);
+  }
+
+  // A profile does not make the call fail.
+  void take_profile(incoming_reply& reply, recorded_event& event) {
+    try {
+      const auto content = find_profile(reply.records());
+      if (!content) return;
+      if (const auto brief = decode_brief_answer(*content)) {
+        event.answer = *brief;
+        event.answered = true;
+      } else {
+        take_batch(reply, *content, event);
+      }
+    } catch (const std::exception& problem) {
+      log(log_level::warning, fmt::format("the profile that came with the reply to {} cannot be read: {}",
+                                          (what_.own ? what_.own : what_.in_whole)->name, problem.what()));
+    }
+  }
+  void take_batch(incoming_reply& reply, std::span<const std::byte> content, recorded_event& event) {
+    if (event.failed) {
+      for (const profiler::event& each : decode_profile_batch(content).events) {
+        if (each.kind == range_kind::handler && each.parent == 0) set_error(event, each.error);
       }
     }
-    to_.add(std::move(event), what_.in_whole);
+    to_.add_reply(number_, what_.own, what_.in_whole, event.began, event.ended, reply.sender().id().value, content);
   }
+
+  void add(recorded_event&& event) const noexcept { to_.add(profiled_thread_here(), std::move(event), what_.in_whole); }
 
   const event_targets to_;
   const names what_;
@@ -143,15 +147,16 @@ class profiled_call final : public caller_hooks {
   const std::int32_t caller_;
   const std::int32_t callee_;
   const std::int64_t began_;
-  std::uint64_t call_ = 0;
-  brief_answer answer_;
-  bool answered_ = false;
   shown_range shown_;
 };
+static_assert(sizeof(profiled_call) <= thread_store::bytes_of_block);
 
 // What to_here() and to_here_async() call at the owner.
 bool fetches_object(std::string_view method) noexcept {
-  return method.starts_with("ferry::v0::detail::value_of<") || method.starts_with("ferry::v0::detail::await_object");
+  constexpr std::string_view here = "ferry::v0::detail::";
+  if (method.size() < here.size() || !method.starts_with(here)) return false;
+  method.remove_prefix(here.size());
+  return method.starts_with("value_of<") || method.starts_with("await_object");
 }
 
 profiled_mode mode_of(const outgoing_request& request) noexcept {
@@ -171,23 +176,22 @@ std::unique_ptr<caller_hooks> record_call(outgoing_request& request, const recor
   event_targets to = event_targets::at(here);
   const timeline* const on = request.blocks_caller() ? timeline_here() : nullptr;
   if (!to && !on) return nullptr;
+  profiled_thread& thread = profiled_thread_here();
   const worker_info& caller = request.core().agent_unchecked().self();
   const worker_info& peer = request.destination();
-  const profiled_mode mode = mode_of(request);
-  const auto name = [&](profile_names& names) {
-    return &names.name_call(request.method(), mode, caller.id().value, caller.name(), peer.id().value, peer.name());
-  };
+  const called_method call{request.message().header.method, caller.id().value, peer.id().value, mode_of(request)};
+  const auto texts = [&] { return profile_names::call_texts{request.method(), caller.name(), peer.name()}; };
   profiled_call::names what;
-  if (to.own) what.own = name(to.own->names());
-  if (to.whole) what.in_whole = name(to.whole->names());
-  const range_description* const shown = on ? name(names_in_timeline()) : nullptr;
-  if (to.remote() && mode != profiled_mode::notify && mode != profiled_mode::to_here) {
+  if (to.own) what.own = &to.own->names().name_call(thread, call, texts);
+  if (to.whole) what.in_whole = &to.whole->names().name_call(thread, call, texts);
+  const range_description* const shown = on ? &names_in_timeline().name_call(thread, call, texts) : nullptr;
+  if (to.remote() && call.mode != profiled_mode::notify && call.mode != profiled_mode::to_here) {
     profile_wishes wishes = to.wishes();
     wishes.brief = true;
     request.add_record(profile_record_type, false, encode_profile_wishes(wishes));
   }
-  auto made = std::make_unique<profiled_call>(std::move(to), what, new_event_number(), event_here(here),
-                                              caller.id().value, peer.id().value);
+  auto made = std::make_unique<profiled_call>(std::move(to), what, new_event_number(thread), event_within(thread, here),
+                                              call.caller, call.peer);
   if (shown) made->show(*on, shown->name);
   return made;
 }
@@ -207,77 +211,34 @@ std::unique_ptr<caller_hooks> profiler_client::on_request(outgoing_request& requ
 
 namespace {
 
-// Recordings of single requests, one after the other: of those that leave nothing but their handler one is as good as another, once
-// nothing of the request knows it any more.
-class request_recordings {
+class profiled_request final : public callee_hooks, public hooks_of_store {
  public:
-  // One that has begun, for a handler on this thread. Throws std::bad_alloc.
-  static ref_ptr<recording> begin(std::int32_t node, const profile_wishes& wishes) {
-    request_recordings* const mine = of_thread();
-    return mine ? mine->next(node, wishes) : make(node, wishes);
-  }
-
- private:
-  struct owner {
-    std::unique_ptr<request_recordings> all = std::make_unique<request_recordings>();
-    owner() { known_ = all.get(); }
-    owner(const owner&) = delete;
-    owner& operator=(const owner&) = delete;
-    ~owner() {
-      known_ = nullptr;
-      ended_ = true;
-    }
-  };
-  static request_recordings* of_thread() {
-    if (known_ || ended_) [[likely]]
-      return known_;
-    static thread_local owner instance;
-    return known_;
-  }
-  static ref_ptr<recording> make(std::int32_t node, const profile_wishes& wishes) {
-    return recording::make(
-        {.wishes = wishes, .brief = true, .events_per_thread = most_events_of_request, .node = node});
-  }
-  ref_ptr<recording> next(std::int32_t node, const profile_wishes& wishes) {
-    for (const ref_ptr<recording>& each : all_) {
-      if (each && each->begin_again(node, wishes)) return each;
-    }
-    if (++oldest_ == kept) oldest_ = 0;
-    return all_[oldest_] = make(node, wishes);
-  }
-
-  // Handlers that are coroutines have theirs for longer than the thread runs them.
-  static constexpr std::size_t kept = 4;
-  std::array<ref_ptr<recording>, kept> all_;
-  std::size_t oldest_ = 0;
-  static constinit thread_local request_recordings* known_;
-  static constinit thread_local bool ended_;
-};
-constinit thread_local request_recordings* request_recordings::known_ = nullptr;
-constinit thread_local bool request_recordings::ended_ = false;
-
-class profiled_request final : public callee_hooks {
- public:
-  explicit profiled_request(std::optional<profile_wishes> asked) noexcept : asked_(asked) {}
+  explicit profiled_request(std::optional<profile_wishes> asked) noexcept
+      : asked_(asked.value_or(profile_wishes{})), is_asked_(asked.has_value()) {}
 
   void before_handler(handler_start& start) override {
-    if (!interceptor_table::arrivals_watched()) {
-      if (asked_ && start.method() != device_times_method)  // not of the profiler itself
-        begin_for_caller(start);
-    } else {
+    if (start.method() == device_times_method) {  // of the profiler itself
+      if (const timeline* on = timeline_here())   // where there is no memory, it is not shown
+        (void)caught([&] { watched_by_others().shown.begin(*on, name_of(start), false); });
+      return;
+    }
+    if (interceptor_table::arrivals_watched()) {
       begin_watched(start);
+    } else if (is_asked_) {
+      begin_for_caller(start);
     }
   }
 
   void handler_ended(handler_result& result) override {
-    shown_.end();
+    if (others_) others_->shown.end();
     if (!to_) return;
     ended_ = ticks_now();
-    thread_ = thread_here();
+    profiled_thread& thread = profiled_thread_here();
+    thread_ = number_of(thread);
     failed_ = result.error() != nullptr;
     if (failed_) error_ = describe_exception(result.error());
     has_ended_ = true;
-    add_to_whole();
+    if (to_.whole) targets_in_whole().add(thread, own_event(), others_->what_in_whole);
   }
 
   // A call is answered although its profile cannot be.
@@ -289,55 +250,67 @@ class profiled_request final : public callee_hooks {
   }
 
   void ended() noexcept override {
-    shown_.end();
+    if (others_) others_->shown.end();
     if (to_.own && !taken_) (void)caught([this] { (void)take(); });
-    if (to_.whole && number_ != 0 && !has_ended_) event_targets{.own = {}, .whole = to_.whole}.give_up();
+    if (to_.whole && has_begun_ && !has_ended_) targets_in_whole().give_up();
   }
 
  private:
-  void forget() noexcept { to_ = {}; }
+  // For others than its caller.
+  struct watched {
+    entered_scopes scopes;
+    std::weak_ptr<worker_core> worker;
+    const range_description* what_in_whole = nullptr;
+    shown_range shown;
+  };
+  watched& watched_by_others() {
+    if (!others_) others_ = std::make_unique<watched>();
+    return *others_;
+  }
+  [[nodiscard]] event_targets targets_in_whole() const noexcept { return {.own = {}, .whole = to_.whole}; }
+
+  void note_request(handler_start& start, profiled_thread& thread) noexcept {
+    worker_core& core = start.core();
+    node_ = core.agent_unchecked().self().id().value;
+    limits_ = &core.limits();
+    what_ = {name_of(start), range_kind::handler};
+    arrived_ns_ = start.call().arrived().time_since_epoch().count();
+    number_ = new_event_number(thread);
+  }
 
   // Nothing but its caller wants to know of it.
   void begin_for_caller(handler_start& start) {
-    alone_ = true;
-    worker_core& core = start.core();
-    node_ = core.agent_unchecked().self().id().value;
-    what_ = {name_of(start), range_kind::handler};
-    limits_ = &core.limits();
-    to_.own = request_recordings::begin(node_, *asked_);
-    number_ = new_event_number();
-    arrived_ns_ = start.call().arrived().time_since_epoch().count();
-    start.set_value(current_recording, recording_in_force(to_.own, number_, node_));
-    to_.begin();
+    profiled_thread& thread = profiled_thread_here();
+    note_request(start, thread);
+    thread_store* const store = thread_store::of(thread);
+    context_values values =
+        store ? store->begin_request(number_, node_, asked_) : thread_store::make_request(number_, node_, asked_);
+    to_.own = values.get(current_recording)->to;
+    start.set_value_of(current_recording, std::move(values));
     began_ = ticks_now();
   }
 
   void begin_watched(handler_start& start) {
-    scopes_ = server_scopes_now();
+    watched& others = watched_by_others();
+    others.scopes = server_scopes_now();
     to_.whole = process_recordings::now();
     // Its end may be on another thread, where the future is ready that it returns.
-    if (const timeline* on = timeline_here()) shown_.begin(*on, name_of(start), false);
-    const bool alone = asked_ || !scopes_.all.empty();           // it has a recording of its own
+    if (const timeline* on = timeline_here()) others.shown.begin(*on, name_of(start), false);
+    const bool alone = is_asked_ || !others.scopes.all.empty();  // it has a recording of its own
     if (!alone && !to_.whole) return;                            // exited meanwhile
-    if (start.method() == device_times_method) return forget();  // of the profiler itself
-    worker_core& core = start.core();
-    node_ = core.agent_unchecked().self().id().value;
-    worker_ = core.weak_from_this();
-    limits_ = &core.limits();
-    what_ = {name_of(start), range_kind::handler};
+    note_request(start, profiled_thread_here());
+    others.worker = start.core().weak_from_this();
     if (to_.whole) {
-      what_in_whole_ = &to_.whole->names().name_range(what_.name, range_kind::handler);
+      others.what_in_whole = &to_.whole->names().name_range(what_.name, range_kind::handler);
       if (const worker_info* caller = start.sender())
         to_.whole->names().note_worker(caller->id().value, caller->name());
     }
     if (alone) record_alone();
     call_ = start.call().request().header.call_id;
     caller_ = start.caller().value;
-    arrived_ns_ = start.call().arrived().time_since_epoch().count();
-    queued_ns_ = std::max<std::int64_t>(0, steady_now_ns() - arrived_ns_);
-    number_ = new_event_number();
     start.set_value(current_recording, recording_in_force(to_.own, number_, node_));
     to_.begin();
+    has_begun_ = true;
     began_ = ticks_now();
   }
 
@@ -347,25 +320,28 @@ class profiled_request final : public callee_hooks {
 
   // For the caller that asks, and for server scopes.
   void record_alone() {
+    const entered_scopes& scopes = others_->scopes;
     recording::properties how;
     how.brief = true;
     how.node = node_;
-    how.events_per_thread = scopes_.events_per_thread;
-    how.remote = scopes_.remote;
-    how.wishes = scopes_.wishes;
-    if (asked_) {
-      how.events_per_thread = std::max(how.events_per_thread, most_events_of_request);
+    how.events_per_thread = scopes.events_per_thread;
+    how.remote = scopes.remote;
+    how.wishes = scopes.wishes;
+    if (is_asked_) {
+      how.events_per_thread = std::max(how.events_per_thread, thread_store::most_events_of_request);
       how.remote = true;
-      how.wishes.shapes |= asked_->shapes;
-      how.wishes.memory |= asked_->memory;
-      how.wishes.device_times |= asked_->device_times;
+      how.wishes.shapes |= asked_.shapes;
+      how.wishes.memory |= asked_.memory;
+      how.wishes.device_times |= asked_.device_times;
     }
     to_.own = recording::make(how);
   }
 
+  [[nodiscard]] bool in_scopes() const noexcept { return others_ && !others_->scopes.all.empty(); }
+
   void add_profile(outgoing_reply& reply) {
-    const bool nothing_else = asked_ && scopes_.all.empty() && to_.own->end_without_events();
-    if (!asked_) return (void)take();
+    const bool nothing_else = is_asked_ && !in_scopes() && to_.own->end_without_events();
+    if (!is_asked_) return (void)take();
     // Behind the records of others, which go first.
     const std::size_t most = std::min(limits_->max_extension_bytes, wire_limits().max_extension_bytes);
     const std::size_t used = reply.message().extension_bytes() + record_overhead;
@@ -376,7 +352,8 @@ class profiled_request final : public callee_hooks {
       add_handler(reply, limit, room);
       return;
     }
-    profiler::profile found = take();
+    std::vector<awaited_time> awaited;
+    profiler::profile found = take(&awaited);
     profile_batch batch;
     batch.node = found.node;
     batch.received_ns = arrived_ns_;
@@ -386,7 +363,7 @@ class profiled_request final : public callee_hooks {
     const auto own = std::find_if(batch.events.begin(), batch.events.end(),
                                   [this](const profiler::event& each) { return each.number == number_; });
     if (own != batch.events.end()) std::swap(*own, batch.events.front());
-    if (asked_->device_times) add_device_times(batch);
+    if (asked_.device_times) add_device_times(batch, awaited);
     batch.answered_ns = steady_now_ns();
     add_batch(reply, batch, limit, room);
   }
@@ -403,7 +380,7 @@ class profiled_request final : public callee_hooks {
     const std::int64_t ended_ns = std::max(began_ns, scale.steady_ns(ended_));
     const std::int64_t answered_ns = std::max(ended_ns, scale.steady_ns(now));
     constexpr std::int64_t longest = std::numeric_limits<std::uint32_t>::max();
-    if (asked_->brief && !failed_ && answered_ns - arrived_ns_ <= longest && limit >= bytes_of_brief_answer) {
+    if (asked_.brief && !failed_ && answered_ns - arrived_ns_ <= longest && limit >= bytes_of_brief_answer) {
       const brief_answer brief{.received_ns = arrived_ns_,
                                .queued_ns = static_cast<std::uint32_t>(began_ns - arrived_ns_),
                                .ran_ns = static_cast<std::uint32_t>(ended_ns - began_ns),
@@ -423,7 +400,7 @@ class profiled_request final : public callee_hooks {
     own.number = number_;
     own.began_ns = began_ns;
     own.ended_ns = ended_ns;
-    own.queued_ns = alone_ ? began_ns - arrived_ns_ : queued_ns_;
+    own.queued_ns = began_ns - arrived_ns_;
     own.failed = failed_;
     own.error = std::move(error_);
     add_batch(reply, batch, limit, room);  // lost, if its error is too long
@@ -431,7 +408,7 @@ class profiled_request final : public callee_hooks {
 
   [[nodiscard]] recorded_event own_event() const noexcept {
     recorded_event event{.what = &what_, .number = number_, .parent = 0, .began = began_, .ended = ended_};
-    event.queued_ns = queued_ns_;
+    event.queued_ns = std::max<std::int64_t>(0, tick_scale::recent().steady_ns(began_) - arrived_ns_);
     event.call = call_;
     event.node = node_;
     event.peer = caller_;
@@ -447,14 +424,10 @@ class profiled_request final : public callee_hooks {
     return event;
   }
 
-  void add_to_whole() {
-    if (to_.whole) event_targets{.own = {}, .whole = to_.whole}.add(own_event(), what_in_whole_);
-  }
-
   // What devices have not done yet the caller asks for later: the reply does not wait for them.
-  void add_device_times(profile_batch& batch) {
+  static void add_device_times(profile_batch& batch, const std::vector<awaited_time>& awaited) {
     std::unordered_map<std::uint64_t, const awaited_time*> later;
-    for (const awaited_time& each : awaited_) later.emplace(each.event, &each);
+    for (const awaited_time& each : awaited) later.emplace(each.event, &each);
     for (std::size_t i = 0; i != batch.events.size(); ++i) {
       const profiler::event& each = batch.events[i];
       if (!each.device) continue;
@@ -469,39 +442,39 @@ class profiled_request final : public callee_hooks {
     }
   }
 
-  profiler::profile take() {
+  // `awaited` gets what devices have not told yet; null: it is not asked for.
+  profiler::profile take(std::vector<awaited_time>* awaited = nullptr) {
+    std::vector<awaited_time> own;
+    if (!awaited) awaited = &own;
     taken_ = true;
-    if (alone_) queued_ns_ = std::max<std::int64_t>(0, tick_scale::recent().steady_ns(began_) - arrived_ns_);
     if (has_ended_) to_.own->add(own_event());
-    profiler::profile found = to_.own->finish(&awaited_);
-    for (const auto& each : scopes_.all) add_to_scope(*each, {found, awaited_, worker_});
+    profiler::profile found = to_.own->finish(awaited);
+    if (!in_scopes()) return found;
+    for (const auto& each : others_->scopes.all) add_to_scope(*each, {found, *awaited, others_->worker});
     return found;
   }
 
-  const std::optional<profile_wishes> asked_;
-  entered_scopes scopes_;
-  const ferry::wire_limits* limits_ = nullptr;  // of the worker
-  std::weak_ptr<worker_core> worker_;
+  const profile_wishes asked_;
+  const bool is_asked_;
+  bool failed_ = false;
+  bool has_begun_ = false;  // in the recordings of the process
+  bool has_ended_ = false;
+  bool taken_ = false;
+  std::uint32_t thread_ = 0;
   event_targets to_;
-  std::vector<awaited_time> awaited_;  // when it was taken
-  const range_description* what_in_whole_ = nullptr;
+  std::unique_ptr<watched> others_;             // null: there are none
+  const ferry::wire_limits* limits_ = nullptr;  // of the worker
   range_description what_;  // its name is the method's, whose code stays loaded until the request is over
   std::int64_t arrived_ns_ = 0;
-  std::int64_t queued_ns_ = 0;
   std::int64_t began_ = 0;
+  std::int64_t ended_ = 0;
   std::uint64_t number_ = 0;
   std::uint64_t call_ = 0;
   std::int32_t node_ = -1;
   std::int32_t caller_ = -1;
-  std::int64_t ended_ = 0;
-  std::uint32_t thread_ = 0;
   std::string error_;
-  shown_range shown_;
-  bool alone_ = false;  // nothing but its caller wants to know of it
-  bool failed_ = false;
-  bool has_ended_ = false;
-  bool taken_ = false;
 };
+static_assert(sizeof(profiled_request) <= thread_store::bytes_of_block);
 
 }  // namespace
 

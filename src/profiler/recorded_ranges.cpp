@@ -6,21 +6,12 @@
 #include <mutex>
 #include <utility>
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include "../device/device_work.hpp"
 #include "../rpc/pipeline/interceptor_table.hpp"
 #include "process_recordings.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
-
-struct profiled_thread {
-  open_range* innermost;
-  std::uint32_t id;
-};
-constinit thread_local profiled_thread this_thread_profiled{nullptr, 0};
 
 void drop_idle_sink() noexcept;
 void begin_range(open_range& range) noexcept;
@@ -55,7 +46,7 @@ void measure_from(const open_range* range, const stream& on) noexcept {
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no memory, so no time
   }
 }
-void measure_work(const stream& on) noexcept { measure_from(this_thread_profiled.innermost, on); }
+void measure_work(const stream& on) noexcept { measure_from(profiled_thread_here().innermost, on); }
 
 // Null: it has queued none.
 std::shared_ptr<device_interval> end_of_work(const open_range& range) noexcept {
@@ -76,14 +67,15 @@ void begin_range(open_range& range) noexcept {
   event_targets to = event_targets::at(here);
   if (!to) return drop_idle_sink();
   to.begin();
+  profiled_thread& thread = profiled_thread_here();
   range.sink = &recording_sink;
-  range.number = new_event_number();
-  range.parent = event_here(here);
+  range.number = new_event_number(thread);
+  range.parent = event_within(thread, here);
   range.context_parent = here ? here->parent : 0;
   range.node = here ? here->node : -1;
   range.recording = to.own.detach();
   range.whole = to.whole.detach();
-  range.outer = std::exchange(this_thread_profiled.innermost, &range);
+  range.outer = std::exchange(thread.innermost, &range);
   range.began = ticks_now();
 }
 
@@ -93,7 +85,8 @@ void end_range(open_range& range, const range_details* details, bool failed) noe
     if (const timeline* on = timeline_of_tool()) on->pop();
   }
   if (range.number == 0) return;  // no recording sees it
-  this_thread_profiled.innermost = range.outer;
+  profiled_thread& thread = profiled_thread_here();
+  thread.innermost = range.outer;
   const event_targets to{
       ref_ptr<recording>::adopt(static_cast<recording*>(range.recording)),
       ref_ptr<const process_recordings>::adopt(static_cast<const process_recordings*>(range.whole)),
@@ -114,7 +107,7 @@ void end_range(open_range& range, const range_details* details, bool failed) noe
       event.details.reset();  // the event without them
     }
   }
-  to.add(std::move(event), range.what);
+  to.add(thread, std::move(event), range.what);
 }
 
 // Ranges are seen while there is any recording, and the work of devices while there is one that wants its times. Requests come
@@ -180,18 +173,17 @@ const timeline* timeline_here() noexcept {
 void shown_range::begin(const timeline& on, std::string_view name, bool stays) noexcept {
   on_ = &on;
   if (stays) {
-    thread_ = thread_here();
+    thread_ = number_of(profiled_thread_here());
     on.push(name);
   } else {
     which_ = on.start(name);
   }
 }
 
-void shown_range::end() noexcept {
-  if (!on_) return;
+void shown_range::end_now() noexcept {
   if (thread_ == 0) {
     on_->end(which_);
-  } else if (thread_ == thread_here()) {
+  } else if (thread_ == number_of(profiled_thread_here())) {
     on_->pop();
   }
   on_ = nullptr;
@@ -212,17 +204,5 @@ void end_recording(bool measures, bool of_request) noexcept {
 }
 
 void found_no_recording() noexcept { drop_idle_sink(); }
-
-std::uint64_t event_here(const recording_in_force* here) noexcept {
-  const std::uint64_t around = here ? here->parent : 0;
-  const open_range* inner = this_thread_profiled.innermost;
-  return inner && inner->context_parent == around ? inner->number : around;
-}
-
-std::uint32_t thread_here() noexcept {
-  std::uint32_t& id = this_thread_profiled.id;
-  if (id == 0) id = static_cast<std::uint32_t>(::syscall(SYS_gettid));
-  return id;
-}
 
 }  // namespace ferry::inline v0::detail

@@ -34,17 +34,24 @@ class shown_range {
   /// `stays`: it ends on this thread, so that the timeline shows it within those around it.
   void begin(const timeline& on, std::string_view name, bool stays) noexcept;
   /// Does nothing if none has begun.
-  void end() noexcept;
+  void end() noexcept {
+    if (on_) [[unlikely]]
+      end_now();
+  }
 
  private:
+  void end_now() noexcept;
   const timeline* on_ = nullptr;
   std::uint64_t which_ = 0;   // of one that does not stay
   std::uint32_t thread_ = 0;  // of one that does
 };
 
 /// The event that code of this thread is in: the innermost range, if one has begun since `here` is in force. Null: no value is.
-[[nodiscard]] std::uint64_t event_here(const recording_in_force* here) noexcept;
-/// The system's number of this thread.
-[[nodiscard]] std::uint32_t thread_here() noexcept;
+[[nodiscard]] inline std::uint64_t event_within(const profiled_thread& thread,
+                                                const recording_in_force* here) noexcept {
+  const std::uint64_t around = here ? here->parent : 0;
+  const open_range* inner = thread.innermost;
+  return inner && inner->context_parent == around ? inner->number : around;
+}
 
 }  // namespace ferry::inline v0::detail

@@ -17,24 +17,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-// The rings that this thread has added to last: of a few recordings that see the same events.
-struct known_ring {
-  std::uint64_t serial;  // of the recording that it belongs to
-  void* ring;
-};
-constexpr std::size_t known_rings = 4;
-constinit thread_local std::array<known_ring, known_rings> last_rings{};
-
 std::atomic<std::uint64_t> next_serial{1};
-
-// Numbers that this thread may give to events: taken from those of the process in blocks, which threads do not share.
-struct number_block {
-  std::uint64_t next;
-  std::uint64_t end;
-};
-constinit thread_local number_block own_numbers{0, 0};
-constexpr std::uint64_t numbers_of_block = 256;
-std::atomic<std::uint64_t> next_number{1};
 
 constexpr std::size_t most_reply_bytes = std::size_t{64} << 20U;
 // Of memory for what comes with replies.
@@ -48,21 +31,6 @@ constexpr std::size_t most_rings = 64;
 constexpr std::size_t events_of_first_chunk = 8;
 constexpr std::size_t events_of_chunk = 256;
 
-}  // namespace
-
-std::uint64_t new_event_number() noexcept {
-  number_block& mine = own_numbers;
-  if (mine.next == mine.end) {
-    mine.next = next_number.fetch_add(numbers_of_block, std::memory_order_relaxed);
-    mine.end = mine.next + numbers_of_block;
-  }
-  return mine.next++;
-}
-
-namespace {
-std::uint64_t reserve_event_numbers(std::uint64_t count) noexcept {
-  return next_number.fetch_add(count, std::memory_order_relaxed);
-}
 }  // namespace
 
 recorded_event copy_of(const recorded_event& from, const profile_wishes& wishes) noexcept {
@@ -104,10 +72,11 @@ void recording::stop_watching() noexcept {
 
 ref_ptr<recording> recording::make(const properties& how) { return ref_ptr<recording>::adopt(new recording(how)); }
 
-recording::ring& recording::ring_of_thread() {
-  known_ring& known = last_rings[serial_ % known_rings];
-  if (known.serial == serial_) return *static_cast<ring*>(known.ring);
-  const std::uint32_t thread = thread_here();
+recording::ring& recording::ring_of(profiled_thread& here) {
+  profiled_thread::known_ring& known = here.rings[serial_ % here.rings.size()];
+  if (known.serial == serial_) [[likely]]
+    return *static_cast<ring*>(known.ring);
+  const std::uint32_t thread = number_of(here);
   const std::lock_guard lock(mutex_);
   ring* mine = &first_ring_;
   if (first_thread_ == 0) first_thread_ = thread;
@@ -151,29 +120,32 @@ std::uint64_t recording::ring::add(recorded_event&& event, std::size_t most) {
   return lost;
 }
 
-void recording::add(recorded_event&& event) noexcept {
+void recording::add(profiled_thread& here, recorded_event&& event) noexcept {
   note_use();
-  open_.fetch_sub(1, std::memory_order_release);
-  if (closed()) return;
-  if (event.thread == 0) event.thread = thread_here();
+  if (closed()) return give_up();
+  if (event.thread == 0) event.thread = number_of(here);
   if (event.node < 0) event.node = how_.node;
   try {
-    ring& mine = ring_of_thread();
+    ring& mine = ring_of(here);
     std::uint64_t lost = 0;
     {
       const std::lock_guard lock(mine.mutex);
       lost = mine.add(std::move(event), how_.events_per_thread);
+      ++mine.added;
     }
     if (lost != 0) lost_.fetch_add(lost, std::memory_order_relaxed);
   } catch (const std::bad_alloc&) {
     lost_.fetch_add(event.answered ? 2 : 1, std::memory_order_relaxed);
+    give_up();
   }
 }
 
 bool recording::end_without_events() noexcept {
   // What adds to it says so before its own event is over.
-  if (open_.load(std::memory_order_acquire) != 1 || used_.load(std::memory_order_relaxed)) return false;
-  stop_watching();
+  const std::uint64_t given_up = given_up_.load(std::memory_order_acquire);
+  if (begun_.load(std::memory_order_relaxed) - given_up != 1 || used_.load(std::memory_order_relaxed)) return false;
+  closed_.store(true, std::memory_order_relaxed);
+  end_recording(how_.wishes.device_times, how_.brief);
   return true;
 }
 
@@ -183,7 +155,8 @@ bool recording::begin_again(std::int32_t node, const profile_wishes& wishes) noe
     return false;
   how_.node = node;
   how_.wishes = wishes;
-  open_.store(0, std::memory_order_relaxed);
+  begun_.store(1, std::memory_order_relaxed);
+  given_up_.store(0, std::memory_order_relaxed);
   closed_.store(false, std::memory_order_relaxed);
   begin_recording(wishes.device_times);
   return true;
@@ -337,12 +310,14 @@ void recording::read(const std::list<reply_chunk>& replies, std::vector<told_rep
   }
 }
 
-void recording::take_events(ring& from, const tick_scale& scale, profiler::profile& to,
-                            std::vector<awaited_time>* awaited, std::vector<told_reply>& told) {
+std::uint64_t recording::take_events(ring& from, const tick_scale& scale, profiler::profile& to,
+                                     std::vector<awaited_time>* awaited, std::vector<told_reply>& told) {
   std::vector<std::vector<recorded_event>> taken;
+  std::uint64_t added = 0;
   {
     const std::lock_guard lock(from.mutex);
     taken.swap(from.chunks);
+    added = from.added;
     to.events.reserve(to.events.size() + std::exchange(from.count, 0));
     from.chunk = from.next = 0;
   }
@@ -377,6 +352,7 @@ void recording::take_events(ring& from, const tick_scale& scale, profiler::profi
   for (std::vector<recorded_event>& chunk : taken) {
     for (recorded_event& each : chunk) take(each);
   }
+  return added;
 }
 
 // Brief answers leave the name of the method to the caller.
@@ -420,7 +396,8 @@ profiler::profile recording::finish(std::vector<awaited_time>* awaited) {
   all.node = how_.node;
   all.ended_ns = scale.steady_ns(ended);
   std::vector<told_reply> told;
-  for (ring* each : rings) take_events(*each, scale, all, awaited, told);
+  std::uint64_t over = 0;
+  for (ring* each : rings) over += take_events(*each, scale, all, awaited, told);
   read(replies, told);
   name_handlers(told);
   all.clocks = compare_clocks(told, scale);
@@ -432,7 +409,9 @@ profiler::profile recording::finish(std::vector<awaited_time>* awaited) {
   });
   all.began_ns = !how_.brief ? start_.steady_ns : all.events.empty() ? all.ended_ns : all.events.front().began_ns;
   all.lost += lost_.load();
-  all.unfinished = static_cast<std::uint64_t>(std::max<std::int64_t>(0, open_.load()));
+  over += given_up_.load();
+  const std::uint64_t begun = begun_.load();
+  all.unfinished = begun > over ? begun - over : 0;
   return all;
 }
 

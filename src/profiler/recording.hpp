@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ferry/base/detail/ref_ptr.hpp>
@@ -24,6 +26,7 @@
 #include "processor_clock.hpp"
 #include "profile_batch.hpp"
 #include "profile_names.hpp"
+#include "profiled_thread.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -59,9 +62,6 @@ struct recorded_event {
 /// For another recording, with what that wants.
 [[nodiscard]] recorded_event copy_of(const recorded_event& from, const profile_wishes& wishes) noexcept;
 
-/// Unique in the process, so that an event has the same number in all recordings that see it.
-[[nodiscard]] std::uint64_t new_event_number() noexcept;
-
 /// Counts its references itself: ranges hold one each. Thread-safe.
 class recording {
  public:
@@ -87,16 +87,17 @@ class recording {
   /// The number of an event that begins. Each begin() needs an add() or a give_up().
   [[nodiscard]] std::uint64_t begin() noexcept {
     begin_numbered();
-    return new_event_number();
+    return new_event_number(profiled_thread_here());
   }
   /// The same of an event that has a number.
-  void begin_numbered() noexcept { open_.fetch_add(1, std::memory_order_relaxed); }
-  void give_up() noexcept { open_.fetch_sub(1, std::memory_order_relaxed); }
+  void begin_numbered() noexcept { begun_.fetch_add(1, std::memory_order_relaxed); }
+  void give_up() noexcept { given_up_.fetch_add(1, std::memory_order_release); }
   /// An event that has ended: on the calling thread, if it does not say on which.
-  void add(recorded_event&& event) noexcept;
-  /// Ends it if nothing is recorded, and nothing but one event has begun. False: finish() is to end it.
+  void add(profiled_thread& here, recorded_event&& event) noexcept;
+  void add(recorded_event&& event) noexcept { add(profiled_thread_here(), std::move(event)); }
+  /// Ends it if nothing is recorded, and nothing but one event has begun. False: finish() is to end it. Not beside finish().
   [[nodiscard]] bool end_without_events() noexcept;
-  /// Begins it anew, if it has ended so, and nothing but the caller's one reference knows it.
+  /// Begins it anew, and one event, if it has ended so, and nothing but the caller's one reference knows it.
   [[nodiscard]] bool begin_again(std::int32_t node, const profile_wishes& wishes) noexcept;
   /// What came with the reply of worker `node` to a call, which has those times (in ticks): an encoded profile_batch.
   void add_reply(std::uint64_t call, const range_description& name, std::int64_t began, std::int64_t ended,
@@ -109,9 +110,10 @@ class recording {
   const range_description& name_range(std::string_view name, range_kind kind) { return names().name_range(name, kind); }
   const range_description& name_call(std::string_view method, profiled_mode mode, std::int32_t caller,
                                      std::string_view caller_name, std::int32_t peer, std::string_view peer_name) {
-    return names().name_call(method, mode, caller, caller_name, peer, peer_name);
+    return names().name_call(profiled_thread_here(), {std::hash<std::string_view>()(method), caller, peer, mode}, [&] {
+      return profile_names::call_texts{method, caller_name, peer_name};
+    });
   }
-
   /// Ends it, and gives all events. Once. `awaited` gets what devices have not told yet.
   [[nodiscard]] profiler::profile finish(std::vector<awaited_time>* awaited = nullptr);
 
@@ -119,6 +121,7 @@ class recording {
   // One thread adds, where there are not very many; the lock is for the one that takes the events at the end.
   struct ring {
     std::mutex mutex;
+    std::uint64_t added = 0;
     std::vector<std::vector<recorded_event>> chunks;  // each grows to its capacity, so that no event is moved
     std::size_t count = 0;                            // in all of them
     std::size_t chunk = 0;  // once it is full: where the oldest event is, and in this, at `next`
@@ -148,14 +151,15 @@ class recording {
   };
   explicit recording(const properties& how);
   ~recording();
-  ring& ring_of_thread();
+  ring& ring_of(profiled_thread& here);
   void note_use() noexcept {
     if (!used_.load(std::memory_order_relaxed)) used_.store(true, std::memory_order_relaxed);
   }
   void read(const std::list<reply_chunk>& replies, std::vector<told_reply>& to);
   void drop_oldest_replies() noexcept;  // under the mutex
-  void take_events(ring& from, const tick_scale& scale, profiler::profile& to, std::vector<awaited_time>* awaited,
-                   std::vector<told_reply>& told);
+  // Returns how many were ever added.
+  static std::uint64_t take_events(ring& from, const tick_scale& scale, profiler::profile& to,
+                                   std::vector<awaited_time>* awaited, std::vector<told_reply>& told);
   void add_events_of(const told_reply& from, const std::vector<profiler::clock_offset>& clocks, profiler::profile& to,
                      std::vector<awaited_time>* awaited);
   void add_events_of(const inner_profile& from, profiler::profile& to);
@@ -168,8 +172,9 @@ class recording {
   const clock_reading start_;  // of a recording that is not brief
   std::atomic<std::uint32_t> references_{1};
   std::atomic<bool> closed_{false};
-  std::atomic<bool> used_{false};  // anything was added to it, or lost
-  std::atomic<std::int64_t> open_{0};
+  std::atomic<bool> used_{false};           // anything was added to it, or lost
+  std::atomic<std::uint64_t> begun_{0};     // events
+  std::atomic<std::uint64_t> given_up_{0};  // of these; rings have the number of those that were added
   std::atomic<std::uint64_t> lost_{0};
   std::mutex mutex_;  // guards the rest
   std::uint32_t first_thread_ = 0;
@@ -188,9 +193,15 @@ struct recording_in_force final : travelling_value {
       : to(std::move(which)), parent(event), node(where) {}
   void on_request(outgoing_request& request) const override;
 
+  /// Of another event, while nothing else knows this value.
+  void use_again(std::uint64_t event, std::int32_t where) const noexcept {
+    parent = event;
+    node = where;
+  }
+
   ref_ptr<recording> to;  ///< null: none but those of the process
-  std::uint64_t parent;
-  std::int32_t node;  ///< the worker whose code it is; -1: unknown
+  mutable std::uint64_t parent;
+  mutable std::int32_t node;  ///< the worker whose code it is; -1: unknown
 };
 
 inline constexpr context_key<recording_in_force> current_recording("profile");

@@ -36,7 +36,7 @@ struct session::state {
       : to(detail::recording_of(core, how)), worker(core.weak_from_this()), device_wait(how.device_wait) {
     const detail::recording_in_force* outer = current_value(detail::current_recording);
     if (outer) around = outer->to;
-    parent = detail::event_here(outer);
+    parent = detail::event_within(detail::profiled_thread_here(), outer);
     own = current_values().with(detail::current_recording, detail::recording_in_force(to, parent, to->how().node));
     scope.emplace(own);
   }
@@ -108,8 +108,9 @@ range::range(std::string_view name) {
   }
   if (to.own) made->what = &to.own->name_range(name, range_kind::user);
   if (to.whole) made->what_in_whole = &to.whole->names().name_range(name, range_kind::user);
-  made->number = detail::new_event_number();
-  made->parent = detail::event_here(here);
+  detail::profiled_thread& thread = detail::profiled_thread_here();
+  made->number = detail::new_event_number(thread);
+  made->parent = detail::event_within(thread, here);
   made->node = here ? here->node : -1;
   made->scope.emplace(detail::current_recording, detail::recording_in_force(to.own, made->number, made->node));
   to.begin();
@@ -128,7 +129,7 @@ range::~range() {
   event.node = own->node;
   event.failed = std::uncaught_exceptions() > own->exceptions;
   own->scope.reset();
-  own->to.add(std::move(event), own->what_in_whole);
+  own->to.add(detail::profiled_thread_here(), std::move(event), own->what_in_whole);
 }
 
 }  // namespace profiler

@@ -85,6 +85,26 @@ int behind_the_gate() {
 }
 void leaves_a_call(const std::string& next) { left_call() = ferry::rpc_async<behind_the_gate>(next); }
 
+std::shared_future<void>& door() {
+  static std::shared_future<void> opens;
+  return opens;
+}
+int behind_the_door(int x) {
+  door().wait();
+  return x;
+}
+
+// The values of a handler, which outlive it.
+ferry::context_values& kept_values() {
+  static ferry::context_values of;
+  return of;
+}
+void keeps_its_values() { kept_values() = ferry::current_values(); }
+void range_among_kept_values() {
+  const ferry::context_values_scope scope(kept_values());
+  const profiler::range late("late");
+}
+
 // Adds a record to each reply that leaves room for no other.
 class talker final : public ferry::interceptor {
  public:
@@ -563,6 +583,53 @@ TEST_CASE("requests between the steps of a coroutine have recordings of their ow
   }
   CHECK(handlers == calls);
   CHECK(ranges == 20);
+}
+
+// What is kept of each is destroyed by another thread than made it, after that has ended.
+TEST_CASE("calls whose threads have ended before the replies come are recorded") {
+  constexpr int calls = 3;
+  cluster group(2);
+  std::promise<void> opener;
+  door() = opener.get_future().share();
+  profiler::session recorded(group[0]);
+  std::vector<ferry::future<int>> open;
+  for (int i = 0; i != calls; ++i) {
+    std::thread([&, values = ferry::current_values()] {
+      const ferry::context_values_scope scope(values);
+      CHECK(group[0].rpc_sync<square>("worker1", i) == i * i);
+      open.push_back(group[0].rpc_async<behind_the_door>("worker1", i));
+    }).join();
+  }
+  opener.set_value();
+  for (int i = 0; i != calls; ++i) CHECK(open[static_cast<std::size_t>(i)].get() == i);
+  await_calls(group[0]);
+  const profile found = recorded.finish();
+  CHECK(found.lost == 0);
+  CHECK(found.unfinished == 0);
+  int made = 0;
+  for (const event& each : found.events) {
+    if (each.kind != range_kind::call) continue;
+    ++made;
+    CHECK(found.children(each).size() == 1);
+  }
+  CHECK(made == 2 * calls);
+}
+
+TEST_CASE("the recording of a request whose values are kept is not that of a later one") {
+  cluster group(2, {.configure = [](ferry::worker_config& config) { config.num_worker_threads = 1; }});
+  profiler::session recorded(group[0]);
+  constexpr int rounds = 10;
+  for (int i = 0; i != rounds; ++i) {
+    group[0].rpc_sync<keeps_its_values>("worker1");
+    for (int x = 0; x != 5; ++x) CHECK(group[0].rpc_sync<square>("worker1", x) == x * x);
+    group[0].rpc_sync<range_among_kept_values>("worker1");
+    if (i % 2 == 0) std::thread([] { kept_values() = {}; }).join();
+  }
+  kept_values() = {};
+  const profile found = recorded.finish();
+  CHECK(found.lost == 0);
+  CHECK(found.events.size() == 2 * 7 * rounds);  // calls and their handlers
+  for (const event& each : found.events) CHECK_FALSE(each.name.ends_with("late"));
 }
 
 TEST_CASE("a handler whose error is too long for a profile is lost, and counted") {

@@ -66,7 +66,7 @@ class outgoing_request {
   }
   /// Tells `hooks` what becomes of the call, after those that were kept before. For travelling values and callee_hooks;
   /// interceptors return theirs.
-  void keep(std::unique_ptr<caller_hooks> hooks) noexcept { hooks_.add(std::move(hooks)); }
+  void keep(std::unique_ptr<caller_hooks> hooks) noexcept;
 
   /// The attachment of the calling worker.
   template <class T>
@@ -328,6 +328,8 @@ class caller_hooks {
   caller_hooks* previous_ = nullptr;
   caller_hooks* next_ = nullptr;
 };
+
+inline void outgoing_request::keep(std::unique_ptr<caller_hooks> hooks) noexcept { hooks_.add(std::move(hooks)); }
 
 inline caller_hooks* detail::kept_hooks::after(const caller_hooks& one) noexcept { return one.next_; }
 inline caller_hooks* detail::kept_hooks::before(const caller_hooks& one) noexcept { return one.previous_; }

@@ -44,7 +44,8 @@ void interceptor_table::add(interceptor& one, bool of_library) {
     throw_error(errc::invalid_argument,
                 fmt::format("worker_config::interceptors contains two interceptors named '{}'", name));
   }
-  for (const std::uint16_t type : one.record_types()) {
+  const auto types = one.record_types();
+  for (const std::uint16_t type : types) {
     if (!of_library && type < first_registered_extension) {
       throw_error(errc::invalid_argument,
                   fmt::format("the interceptor '{}' reads extension records of type {}: types below {} are the "
@@ -63,7 +64,7 @@ void interceptor_table::add(interceptor& one, bool of_library) {
     throw_error(errc::invalid_argument,
                 fmt::format("the interceptor '{}' is one too many: a worker has at most {}", name, most_interceptors));
   }
-  for (const std::uint16_t type : one.record_types()) {
+  for (const std::uint16_t type : types) {
     if (type < low_types) readers_of_low_types_[type] = reader_set{1} << all_.size();
   }
   all_.push_back(&one);
