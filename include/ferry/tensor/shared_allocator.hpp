@@ -22,8 +22,8 @@ struct shared_memory_stats {
   std::uint64_t used_bytes = 0;  ///< in these blocks
   /// Free, kept for reuse; at most as many as cpu_pool_set_limit() allows the other pool.
   std::uint64_t cached_bytes = 0;
-  std::uint64_t capacity_bytes =
-      0;  ///< the most that there can be (FERRY_SHARED_MEMORY, in MiB); 0: nothing can be shared
+  /// The most that there can be (FERRY_SHARED_MEMORY, in MiB); 0: nothing can be shared.
+  std::uint64_t capacity_bytes = 0;
 };
 
 /// Allocates host memory that the process shares with those that it is connected to over `shm`. A tensor of such memory, or a view

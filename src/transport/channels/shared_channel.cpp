@@ -75,11 +75,9 @@ class filling_sink final : public note_sink {
   const tensor into_;
 };
 
-}  // namespace
-
-namespace {
 // Elements that are checked before they are used, truth values and indices, must be what they were then, whatever the sender writes.
 bool must_not_change(dtype type) noexcept { return type == dtype::bool_ || type == dtype::i64; }
+
 }  // namespace
 
 // Vector instructions may take the alignment of tensors for granted, which a view's elements need not have.

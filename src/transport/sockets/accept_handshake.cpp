@@ -183,7 +183,8 @@ void accept_handshake::admit() {
       exchanges_pools_ = (shared & feature_device_memory) != 0 && pool_exchange::possible(hello_, admission_.options);
       if (exchanges_pools_) admission_.reply.features |= feature_device_memory;
       shares_host_memory_ = (shared & feature_host_memory) != 0 &&
-                            can_share_host_memory(hello_.features & admission_.reply.features, admission_.options);
+                            can_share_host_memory(hello_.features, admission_.options) &&
+                            (admission_.reply.features & feature_device_tensors) != 0;
       if (shares_host_memory_) admission_.reply.features |= feature_host_memory;
     }
     answer_ = encode_answer(admission_.reply);
