@@ -264,6 +264,8 @@ const ferry_test::role chaos_member("chaos member", [](const std::vector<std::st
   member self(arguments.at(0), arguments.at(1), static_cast<unsigned>(std::stoul(arguments.at(2))));
   self.join();
   self.stop_worker(true);
+  (void)ferry::shared_allocator()
+      .stats();  // a descriptor of the process, made at the latest with its first connection over shm
   const leftovers before;
   self.join();
   std::mutex mutex;

@@ -197,10 +197,15 @@ peer_memory::use peer_memory::begin_use(std::uint64_t offset, std::uint64_t byte
         wanted.size() > looked_at_once && do_later([wanted](peer_memory& self) { self.map_ahead(wanted); });
     if (usable && !later) map_ahead(wanted);
   } else {
-    // Where memory that can be written is locked (mlockall), the kernel has made copies of all pages: of the first one, too.
+    // Where memory that can be written is locked (mlockall), the kernel has made copies of all pages; of these, two are looked at, and not
+    // those at the ends, which were perhaps forgotten meanwhile.
+    const std::size_t third = wanted.size() / page_bytes() / 3;
     bool locked = false;
-    const bool known = find_private_pages(wanted.first(page_bytes()), [&](pages) { locked = true; });
-    if (locked || !known) forget_writes(wanted);
+    for (const std::size_t page : {third, 2 * third}) {
+      if (!find_private_pages(wanted.subspan(page * page_bytes(), page_bytes()), [&](pages) { locked = true; }))
+        locked = true;
+    }
+    if (locked) forget_writes(wanted);
     usable = !broken_.load(std::memory_order_relaxed);
   }
   if (usable) return {bytes_.data() + offset, refusal::none};
