@@ -27,6 +27,7 @@ constexpr std::size_t granules_of_word = 64;
 // Linux 5.14; headers of older systems do not have it.
 constexpr int populate_for_reading = 22;
 constexpr int drop_although_locked = 24;  // Linux 5.18
+constexpr int page_is_cold = 20;          // Linux 5.4
 
 std::uintptr_t page_bytes() noexcept {
   static const auto bytes = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
@@ -196,16 +197,10 @@ peer_memory::use peer_memory::begin_use(std::uint64_t offset, std::uint64_t byte
     const bool later =
         wanted.size() > looked_at_once && do_later([wanted](peer_memory& self) { self.map_ahead(wanted); });
     if (usable && !later) map_ahead(wanted);
-  } else {
-    // Where memory that can be written is locked (mlockall), the kernel has made copies of all pages; of these, two are looked at, and not
-    // those at the ends, which were perhaps forgotten meanwhile.
-    const std::size_t third = wanted.size() / page_bytes() / 3;
-    bool locked = false;
-    for (const std::size_t page : {third, 2 * third}) {
-      if (!find_private_pages(wanted.subspan(page * page_bytes(), page_bytes()), [&](pages) { locked = true; }))
-        locked = true;
-    }
-    if (locked) forget_writes(wanted);
+  }
+  // Of memory that can be written, and is locked (mlockall), the kernel makes copies. It refuses this hint for such memory.
+  if (usable && ::madvise(wanted.data(), page_bytes(), page_is_cold) != 0) {
+    forget_writes(wanted);
     usable = !broken_.load(std::memory_order_relaxed);
   }
   if (usable) return {bytes_.data() + offset, refusal::none};
