@@ -14,7 +14,7 @@
 namespace ferry::inline v0 {
 
 /// Tensors of fewer bytes are copied faster than lent: the shared allocator takes ordinary memory for them.
-inline constexpr std::size_t least_shared = std::size_t{64} << 10;
+inline constexpr std::size_t least_shared = std::size_t{128} << 10;
 
 /// A snapshot of the shared memory of this process. Memory that another process still reads counts as used.
 struct shared_memory_stats {
