@@ -114,10 +114,11 @@ void is_given_back(std::uint64_t used) {
 TEST_CASE("a tensor of shared memory is handed over in place") {
   process_group all(2, {.transport = "shm"});
   const std::uint64_t used = shared_allocator().stats().used_bytes;
+  CHECK(all.self.rpc_sync<sum_of>("worker1", filled(large, 1)) == large);
+  CHECK(channel_of(all.self) == "shm");
+  is_given_back(used);
   {
     const tensor t = filled(large, 1);
-    CHECK(all.self.rpc_sync<sum_of>("worker1", t) == large);
-    CHECK(channel_of(all.self) == "shm");
     all.self.rpc_sync<keep>("worker1", t);
     // In place: what this process writes from now on, the other one sees.
     t.at<float>(0) = 42;
