@@ -42,9 +42,6 @@ shared_memory_stats shared_memory_allocator::stats() const noexcept {
   return {now.blocks, now.used_bytes, now.cached_bytes, arena->bytes().size()};
 }
 
-std::string_view shared_memory_allocator::obstacle() const noexcept {
-  (void)detail::shared_arena::of_process();
-  return detail::shared_arena::obstacle();
-}
+std::string_view shared_memory_allocator::obstacle() const noexcept { return detail::shared_arena::obstacle(); }
 
 }  // namespace ferry::inline v0

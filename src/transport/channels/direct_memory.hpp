@@ -130,14 +130,12 @@ struct shared_host_memory {
 /// Why no memory of GPUs is lent over a connection whose ends have not handed over any.
 inline constexpr std::string_view no_gpu_memory =
     "an end of the connection shares no memory of GPUs: it used none that can be shared when the connection was made, "
-    "or "
-    "share_device_memory is false";
+    "or share_device_memory is false";
 
 /// The same of host memory.
 inline constexpr std::string_view no_host_memory =
-    "an end of the connection shares no host memory: share_host_memory is false, FERRY_SHARED_MEMORY is 0, or it is of "
-    "another "
-    "ferry release";
+    "an end of the connection shares no host memory: share_host_memory is false, FERRY_SHARED_MEMORY is 0, "
+    "or it is of another ferry release";
 
 /// Both for one connection. Thread-safe.
 class direct_memory {

@@ -21,6 +21,7 @@
 #include "device/memory/shared_arena.hpp"
 #include "expect_error.hpp"
 #include "processes.hpp"
+#include "sealed_memfd.hpp"
 
 namespace peer_memory_test {
 
@@ -30,14 +31,6 @@ namespace d = ferry::detail;
 using ferry::errc;
 
 constexpr std::size_t mebibyte = std::size_t{1} << 20U;
-
-d::unique_fd memory(std::uint64_t bytes, int seals) {
-  d::unique_fd result(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  REQUIRE(result);
-  REQUIRE(::ftruncate(result.get(), static_cast<off_t>(bytes)) == 0);
-  if (seals != 0) REQUIRE(::fcntl(result.get(), F_ADD_SEALS, seals) == 0);
-  return result;
-}
 
 unsigned char* begun(d::peer_memory& memory, std::uint64_t offset, std::uint64_t bytes) {
   const auto use = memory.begin_use(offset, bytes);
@@ -189,14 +182,14 @@ TEST_CASE("memory of another process must be sealed, and of a size that it can h
   const auto is_refused = [](const d::unique_fd& descriptor, const std::string& why) {
     expect_error(errc::handshake_failed, why, [&] { (void)std::make_shared<d::peer_memory>(descriptor); });
   };
-  is_refused(memory(mebibyte, 0), "not sealed");
-  is_refused(memory(mebibyte, F_SEAL_SHRINK), "not sealed");
-  is_refused(memory(0, both), "no size");
-  is_refused(memory(mebibyte + 4096, both), "no size");
-  is_refused(memory(d::most_shared_bytes + mebibyte, both), "no size");
+  is_refused(shm_test::sealed_memfd(mebibyte, 0), "not sealed");
+  is_refused(shm_test::sealed_memfd(mebibyte, F_SEAL_SHRINK), "not sealed");
+  is_refused(shm_test::sealed_memfd(0, both), "no size");
+  is_refused(shm_test::sealed_memfd(mebibyte + 4096, both), "no size");
+  is_refused(shm_test::sealed_memfd(d::most_shared_bytes + mebibyte, both), "no size");
   is_refused(d::unique_fd(::open("/dev/zero", O_RDWR | O_CLOEXEC)), "not of sealed memory");
   is_refused(d::unique_fd(), "not of sealed memory");
-  const auto good = std::make_shared<d::peer_memory>(memory(mebibyte, both));
+  const auto good = std::make_shared<d::peer_memory>(shm_test::sealed_memfd(mebibyte, both));
   CHECK(good->has(0, mebibyte));
   CHECK(good->has(mebibyte - 1, 1));
   CHECK_FALSE(good->has(mebibyte, 1));

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "expect_error.hpp"
+#include "sealed_memfd.hpp"
 
 namespace shared_rings_test {
 
@@ -27,14 +28,6 @@ using ferry::errc;
 
 constexpr std::size_t ring_bytes = 4096;
 constexpr std::size_t whole = d::ring_controls_bytes + 2 * ring_bytes;
-
-d::unique_fd memory(std::size_t bytes, int seals) {
-  d::unique_fd result(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  REQUIRE(result);
-  REQUIRE(::ftruncate(result.get(), static_cast<off_t>(bytes)) == 0);
-  if (seals != 0) REQUIRE(::fcntl(result.get(), F_ADD_SEALS, seals) == 0);
-  return result;
-}
 
 void is_refused(const d::unique_fd& descriptor, const std::string& why, std::uint64_t claimed = ring_bytes) {
   expect_error(errc::handshake_failed, why, [&] { (void)d::shared_rings::adopt(descriptor, claimed); });
@@ -104,22 +97,22 @@ TEST_CASE("sizes that no ring can have are refused at once") {
                                   std::size_t{3} << 20U, std::size_t{1} << 31U}) {
     CAPTURE(bytes);
     expect_error(errc::invalid_argument, "shm_ring_bytes", [&] { (void)d::shared_rings::create(bytes); });
-    is_refused(memory(whole, F_SEAL_SHRINK | F_SEAL_GROW), "no size of a ring", bytes);
+    is_refused(shm_test::sealed_memfd(whole, F_SEAL_SHRINK | F_SEAL_GROW), "no size of a ring", bytes);
   }
 }
 
 TEST_CASE("a peer's segment must be sealed memory of its exact size") {
   constexpr int both = F_SEAL_SHRINK | F_SEAL_GROW;
-  CHECK(d::shared_rings::adopt(memory(whole, both), ring_bytes) != nullptr);
-  is_refused(memory(whole, 0), "not sealed");
-  is_refused(memory(whole, F_SEAL_SHRINK), "not sealed");
-  is_refused(memory(whole, F_SEAL_GROW), "not sealed");
-  is_refused(memory(whole, F_SEAL_SEAL), "not sealed");
-  is_refused(memory(whole - 1, both), "bytes, not");
-  is_refused(memory(0, both), "bytes, not");
-  is_refused(memory(whole + 4096, both), "bytes, not");
-  is_refused(memory(whole, both), "bytes, not", 2 * ring_bytes);
-  is_refused(memory(whole, both | F_SEAL_WRITE), "mapping shared memory");
+  CHECK(d::shared_rings::adopt(shm_test::sealed_memfd(whole, both), ring_bytes) != nullptr);
+  is_refused(shm_test::sealed_memfd(whole, 0), "not sealed");
+  is_refused(shm_test::sealed_memfd(whole, F_SEAL_SHRINK), "not sealed");
+  is_refused(shm_test::sealed_memfd(whole, F_SEAL_GROW), "not sealed");
+  is_refused(shm_test::sealed_memfd(whole, F_SEAL_SEAL), "not sealed");
+  is_refused(shm_test::sealed_memfd(whole - 1, both), "bytes, not");
+  is_refused(shm_test::sealed_memfd(0, both), "bytes, not");
+  is_refused(shm_test::sealed_memfd(whole + 4096, both), "bytes, not");
+  is_refused(shm_test::sealed_memfd(whole, both), "bytes, not", 2 * ring_bytes);
+  is_refused(shm_test::sealed_memfd(whole, both | F_SEAL_WRITE), "mapping shared memory");
 }
 
 TEST_CASE("descriptors of other things are refused") {
