@@ -236,34 +236,38 @@ void measure_clients(report& out, const options& chosen, const std::string& tran
   with.await_server();
   with.await_clients();
 
-  std::string folder = (std::filesystem::temp_directory_path() / "ferry_scaling_XXXXXX").string();
-  if (::mkdtemp(folder.data()) == nullptr) fail("mkdtemp");
   crowd bare;
-  bare.add_server("bare-server", {folder + "/s"});
-  bare.await_server();
-  for (int i = 0; i != count; ++i) bare.add_client("bare-client", {folder + "/s"});
-  bare.await_clients();
-  std::error_code ignored;
-  std::filesystem::remove_all(folder, ignored);
+  if (!chosen.alone) {
+    std::string folder = (std::filesystem::temp_directory_path() / "ferry_scaling_XXXXXX").string();
+    if (::mkdtemp(folder.data()) == nullptr) fail("mkdtemp");
+    bare.add_server("bare-server", {folder + "/s"});
+    bare.await_server();
+    for (int i = 0; i != count; ++i) bare.add_client("bare-client", {folder + "/s"});
+    bare.await_clients();
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+  }
 
   repeated rate;
   repeated bare_rate;
   repeated one;
   repeated bare_one;
   for (int repeat = 0; repeat != chosen.repeats; ++repeat) {
-    const client_result theirs = bare.measure(window);
+    if (!chosen.alone) {
+      const client_result theirs = bare.measure(window);
+      bare_rate.add(theirs.calls);
+      bare_one.add(theirs.p50_us);
+    }
     const client_result ours = with.measure(window);
     rate.add(ours.calls);
-    bare_rate.add(theirs.calls);
     one.add(ours.p50_us);
-    bare_one.add(theirs.p50_us);
   }
   out.section(prefix);
   const auto n = static_cast<std::size_t>(chosen.repeats);
-  out.add(prefix + "calls", rate, "/s", "sockets and epoll", &bare_rate, n);
-  out.add(prefix + "one-call", one, "us", "sockets and epoll", &bare_one, n);
+  out.add(prefix + "calls", rate, "/s", "sockets and epoll", chosen.alone ? nullptr : &bare_rate, n);
+  out.add(prefix + "one-call", one, "us", "sockets and epoll", chosen.alone ? nullptr : &bare_one, n);
   with.stop();
-  bare.stop();
+  if (!chosen.alone) bare.stop();
 }
 
 double descriptors_of(pid_t process) {

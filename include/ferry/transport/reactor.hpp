@@ -2,6 +2,7 @@
 
 // What ferry offers to a transport written outside it: readiness of descriptors, timers, and threads to run work on.
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -74,8 +75,10 @@ class reactor : public executor, public std::enable_shared_from_this<reactor> {
     (void)output;
     return false;
   }
-  /// Calls item->resume_watching(false) about every millisecond until it returns true. Call it with no lock held.
-  virtual void watch_later(std::shared_ptr<deferred_io> item) noexcept {
+  /// Calls item->resume_watching(false) about every `interval`, at least a millisecond, until it returns true. Call it with
+  /// no lock held.
+  virtual void watch_later(std::shared_ptr<deferred_io> item, std::chrono::milliseconds interval) noexcept {
+    (void)interval;
     while (!item->resume_watching(false)) {
     }
   }

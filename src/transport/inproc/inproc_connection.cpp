@@ -255,7 +255,7 @@ void inproc_connection::tell_monitor() noexcept {
     const std::lock_guard lock(mutex_);
     if (std::exchange(noted_, true)) return;
   }
-  loop_->watch_later(shared_from_this());
+  loop_->watch_later(shared_from_this(), io_threads::tick);
 }
 
 bool inproc_connection::resume_watching(bool now) noexcept {

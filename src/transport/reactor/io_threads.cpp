@@ -26,7 +26,10 @@ constexpr std::uint64_t stop_tag = ~std::uint64_t{1};
 constexpr int spare_threads = 2;            // waiting threads that never retire
 constexpr int retire_after_ms = 10'000;     // the others retire after this idle time
 constexpr std::size_t max_threads = 16384;  // each blocked handler occupies one; agents bound their number
-constexpr int quiet_ticks = 16;             // ticks with nothing deferred before the monitor sleeps again
+constexpr int quiet_ticks = 16;             // looks at nothing deferred before the monitor sleeps until it is asked
+// Between two such looks. Most of what is deferred is done by then, and a look costs a process that shares its processors
+// with many others more than anything else that it does not need.
+constexpr std::chrono::milliseconds quiet_tick{4};
 
 std::atomic<bool> forked_child{false};
 
@@ -137,7 +140,7 @@ void io_threads::stop() noexcept {
   if (monitor_.joinable() && monitor_.get_id() != std::this_thread::get_id()) monitor_.join();
   // A connection that is still watched owns the loop, which owns the connection.
   std::vector<std::shared_ptr<descriptor_handler>> watched;  // destroyed outside the locks
-  std::vector<std::shared_ptr<deferred_io>> later;
+  std::vector<later_watch> later;
   {
     std::lock_guard lock(table_mutex_);
     for (registration& entry : table_) {
@@ -228,6 +231,7 @@ void io_threads::thread_main() noexcept {
     if (event.data.u64 == wake_tag || event.data.u64 == stop_tag) continue;
     self.source = handler_of(event.data.u64);
     if (!self.source) continue;
+    events_.fetch_add(1, std::memory_order_relaxed);
     self.lingering = std::dynamic_pointer_cast<lingering_connection>(self.source);
     self.batching = true;
     ensure_poller();
@@ -510,12 +514,15 @@ bool io_threads::cancel_timer(timer_id which) noexcept {
   return false;
 }
 
-void io_threads::watch_later(std::shared_ptr<deferred_io> item) noexcept {
+void io_threads::watch_later(std::shared_ptr<deferred_io> item, std::chrono::milliseconds interval) noexcept {
   {
     std::lock_guard lock(watches_mutex_);
-    watches_.push_back(std::move(item));
+    watches_.push_back({std::move(item), interval, clock::now() + interval});
   }
-  request_ticks();
+  if (!sleeps_long_.load() || (interval >= quiet_tick && ticking_.load())) return;
+  if (!sleeps_long_.exchange(false)) return;
+  { std::lock_guard lock(monitor_mutex_); }  // the monitor waits by now, or makes a new plan
+  monitor_wake_.notify_one();
 }
 
 void io_threads::request_ticks() noexcept {
@@ -557,17 +564,27 @@ bool io_threads::inspect_threads() noexcept {
   return any;
 }
 
-bool io_threads::inspect_watches() noexcept {
-  std::vector<std::shared_ptr<deferred_io>> watches;
+void io_threads::inspect_watches(clock::time_point now) noexcept {
+  std::vector<later_watch> watches;
   {
     std::lock_guard lock(watches_mutex_);
     watches.swap(watches_);
   }
-  std::erase_if(watches, [](const auto& item) { return item->resume_watching(false); });
-  if (watches.empty()) return false;
+  std::erase_if(watches, [&](later_watch& each) {
+    if (each.due > now) return false;
+    each.due = now + each.interval;
+    return each.item->resume_watching(false);
+  });
+  if (watches.empty()) return;
   std::lock_guard lock(watches_mutex_);
-  for (auto& item : watches) watches_.push_back(std::move(item));
-  return true;
+  for (auto& each : watches) watches_.push_back(std::move(each));
+}
+
+clock::time_point io_threads::first_watch() noexcept {
+  auto first = clock::time_point::max();
+  std::lock_guard lock(watches_mutex_);
+  for (const later_watch& each : watches_) first = std::min(first, each.due);
+  return first;
 }
 
 void io_threads::monitor_main() noexcept {
@@ -584,28 +601,34 @@ void io_threads::monitor_main() noexcept {
       post_elsewhere(due.item);
       lock.lock();
     }
+    if (first_watch() <= now) {
+      lock.unlock();
+      inspect_watches(now);
+      lock.lock();
+    }
     if (ticking_.load()) {
       lock.unlock();
-      const bool threads = inspect_threads();
-      const bool watches = inspect_watches();
-      quiet = threads || watches ? 0 : quiet + 1;
+      quiet = inspect_threads() ? 0 : quiet + 1;
       if (quiet > quiet_ticks) {
         quiet = 0;
         ticking_.store(false);
         // Something may have been deferred since the inspection; its request_ticks() found ticking_ still set.
-        if (inspect_threads() || inspect_watches()) ticking_.store(true);
+        if (inspect_threads()) ticking_.store(true);
       }
       lock.lock();
-      if (monitor_stop_) break;
     }
+    if (monitor_stop_) break;
     const bool ticks = ticking_.load();
-    if (timers_.empty() && !ticks) {
+    sleeps_long_.store(!ticks || quiet != 0);  // before first_watch(): watch_later() looks in the other order
+    auto until = first_watch();
+    if (ticks) until = std::min(until, now + (quiet == 0 ? tick : quiet_tick));
+    if (!timers_.empty()) until = std::min(until, timers_.begin()->first);
+    if (until == clock::time_point::max()) {
       monitor_wake_.wait(lock);
     } else {
-      auto until = ticks ? clock::now() + tick : timers_.begin()->first;
-      if (!timers_.empty()) until = std::min(until, timers_.begin()->first);
       monitor_wake_.wait_until(lock, until);
     }
+    sleeps_long_.store(false);
   }
 }
 

@@ -9,7 +9,8 @@
 //
 // The monitor thread takes over what a thread defers: corked writes after a tick, further work of a batch when the
 // thread has made no progress for a tick, a connection that the thread reads itself when the thread has not touched it
-// for a tick.
+// for a while. It looks once a tick only while a thread holds something: with more processes than processors, each look
+// takes a processor from a thread that has work.
 
 #include <atomic>
 #include <condition_variable>
@@ -56,7 +57,7 @@ class io_threads final : public reactor {
   void post_elsewhere(work* item) noexcept override;
   bool flush_later(const std::shared_ptr<deferred_io>& item) noexcept override;
   [[nodiscard]] bool has_more_work() const noexcept override;
-  void watch_later(std::shared_ptr<deferred_io> item) noexcept override;
+  void watch_later(std::shared_ptr<deferred_io> item, std::chrono::milliseconds interval) noexcept override;
   void begin_blocking() noexcept override;
   void end_blocking() noexcept override;
 
@@ -76,6 +77,9 @@ class io_threads final : public reactor {
   }
   void end_private_wait() noexcept { private_waits_.fetch_sub(1, std::memory_order_relaxed); }
 
+  /// How many events of descriptors there have been; wraps.
+  [[nodiscard]] std::uint32_t events() const noexcept { return events_.load(std::memory_order_relaxed); }
+
   [[nodiscard]] std::size_t thread_count() const noexcept { return threads_.load(std::memory_order_relaxed); }
 
  private:
@@ -89,6 +93,11 @@ class io_threads final : public reactor {
   struct timer {
     timer_id id;
     work* item;
+  };
+  struct later_watch {
+    std::shared_ptr<deferred_io> item;
+    std::chrono::milliseconds interval;
+    clock::time_point due;
   };
 
   [[nodiscard]] std::shared_ptr<io_threads> self() { return std::static_pointer_cast<io_threads>(shared_from_this()); }
@@ -111,7 +120,9 @@ class io_threads final : public reactor {
   void monitor_main() noexcept;
   void request_ticks() noexcept;
   bool inspect_threads() noexcept;
-  bool inspect_watches() noexcept;
+  void inspect_watches(clock::time_point now) noexcept;
+  /// When the first of the watches is due; max() without any.
+  clock::time_point first_watch() noexcept;
 
   int epoll_ = -1;
   int wake_event_ = -1;  // edge-triggered: one write wakes one thread
@@ -121,6 +132,7 @@ class io_threads final : public reactor {
   std::atomic<int> spawning_{0};
   std::atomic<int> private_waits_{0};
   std::atomic<bool> wake_pending_{false};
+  std::atomic<std::uint32_t> events_{0};
   std::atomic<std::size_t> threads_{0};
   std::atomic<bool> warned_{false};
 
@@ -143,9 +155,10 @@ class io_threads final : public reactor {
   std::map<std::uint64_t, clock::time_point> timer_index_;
   std::uint64_t next_timer_ = 1;
   bool monitor_stop_ = false;
-  std::atomic<bool> ticking_{false};
+  std::atomic<bool> ticking_{false};      // the monitor looks for what threads defer
+  std::atomic<bool> sleeps_long_{false};  // it sleeps for longer than a tick
   std::mutex watches_mutex_;
-  std::vector<std::shared_ptr<deferred_io>> watches_;
+  std::vector<later_watch> watches_;
   std::thread monitor_;
 };
 

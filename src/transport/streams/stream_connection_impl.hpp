@@ -187,8 +187,10 @@ class stream_connection final : public connection,
   void notify_closed() noexcept;
   void read_all(bool to_the_end) noexcept;
   void note_unwatched() noexcept;
+  void note_driven() noexcept;
   void note_held_back() noexcept;
   void tell_monitor() noexcept;
+  [[nodiscard]] bool resume_after_drives() noexcept;
   void set_armed(bool armed) noexcept;
 
   bool send_message(outgoing_message&& message, pace when) noexcept;
@@ -250,11 +252,24 @@ class stream_connection final : public connection,
   std::atomic<bool> driven_{false};                 // drive() was called before
   std::atomic<clock::rep> driver_asleep_since_{0};  // zero: no thread sleeps inside drive()
   std::atomic<bool> driver_must_yield_{false};      // the driver must yield
-  std::atomic<std::uint32_t> touched_{0};           // counts drives and lingers
+  std::atomic<std::uint32_t> lingers_{0};           // counts those that left the descriptor disarmed
+  std::atomic<std::uint32_t> drives_{0};            // the same
   std::atomic<std::uint32_t> hold_backs_{0};        // counts messages that were held back
-  std::uint32_t seen_touched_ = 0;                  // the monitor's copy
-  std::atomic<bool> noted_{false};                  // registered with the monitor
-  std::atomic<clock::rep> last_read_{0};            // when the last bytes arrived
+  std::uint32_t seen_events_ = 0;                   // the reactor's count of events at the last linger; the reader's
+  std::uint32_t seen_lingers_ = 0;                  // this and the next two belong to the monitor
+  std::uint32_t seen_drives_ = 0;
+  bool lingered_ = false;           // since it last armed the descriptor
+  std::atomic<bool> noted_{false};  // registered with the monitor, for its next tick
+  // What the monitor asks after drives. Little depends on it: a thread that waits for a message drives again.
+  struct driven_watch final : deferred_io {
+    stream_connection& of;
+    explicit driven_watch(stream_connection& which) noexcept : of(which) {}
+    void flush() noexcept override {}
+    bool resume_watching(bool) noexcept override { return of.resume_after_drives(); }
+  };
+  driven_watch after_drives_{*this};
+  std::atomic<bool> drives_noted_{false};  // it is registered with the monitor
+  std::atomic<clock::rep> last_read_{0};   // when the last bytes arrived
 
   std::mutex out_mutex_;      // guards what follows, except that active_ and active_at_ belong to the writer
   bool writing_ = false;      // some thread writes, or waits for the descriptor to become writable

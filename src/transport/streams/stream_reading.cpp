@@ -20,6 +20,12 @@ namespace {
 
 constexpr std::size_t read_round = 1024 * 1024;               // bytes read before queued work gets a turn
 constexpr std::chrono::microseconds driver_yield_after{200};  // a driver that slept longer must yield to a new one
+// How long a connection may stay unwatched after the last drive, on average one and a half times: more often the monitor
+// of a process that makes one call after another would wake up for nothing.
+constexpr std::chrono::milliseconds watched_after_drives{16};
+// So many events of other descriptors, from one message of a connection to its next, leave its thread free to sleep on
+// this connection alone. With more, the thread is wanted in the epoll.
+constexpr std::uint32_t few_events = 2;
 
 }  // namespace
 
@@ -235,8 +241,24 @@ void stream_connection::set_armed(bool armed) noexcept {
 
 // The descriptor stays disarmed although no thread reads: if that lasts, the monitor arms it.
 void stream_connection::note_unwatched() noexcept {
-  touched_.fetch_add(1);
+  lingers_.fetch_add(1);
   tell_monitor();
+}
+
+// The same after a drive, when no message is expected.
+void stream_connection::note_driven() noexcept {
+  drives_.fetch_add(1);
+  if (drives_noted_.load() || drives_noted_.exchange(true)) return;
+  loop_->watch_later({shared_from_this(), &after_drives_}, watched_after_drives);
+}
+
+bool stream_connection::resume_after_drives() noexcept {
+  const std::uint32_t drives = drives_.load();
+  if (std::exchange(seen_drives_, drives) != drives && !closed_.load()) return false;
+  drives_noted_.store(false);  // a thread in drive() notes it again when it leaves
+  keep_watched();
+  // Another thread may have told the monitor in between and found it still registered.
+  return drives_.load() == drives || drives_noted_.exchange(true);
 }
 
 // The monitor writes what is held back at its next tick. That is no reason to leave the descriptor disarmed for longer.
@@ -247,7 +269,7 @@ void stream_connection::note_held_back() noexcept {
 
 void stream_connection::tell_monitor() noexcept {
   if (noted_.load() || noted_.exchange(true)) return;
-  loop_->watch_later(shared_from_this());
+  loop_->watch_later(shared_from_this(), io_threads::tick);
 }
 
 bool stream_connection::resume_watching(bool now) noexcept {
@@ -257,12 +279,15 @@ bool stream_connection::resume_watching(bool now) noexcept {
   }
   const std::uint32_t held_back = hold_backs_.load();
   flush_held_back();
-  const std::uint32_t touched = touched_.load();
-  if (std::exchange(seen_touched_, touched) != touched && !closed_.load()) return false;
-  noted_.store(false);  // a thread in drive() notes it again when it leaves
-  keep_watched();
+  const std::uint32_t lingers = lingers_.load();
+  if (std::exchange(seen_lingers_, lingers) != lingers) {
+    lingered_ = true;
+    if (!closed_.load()) return false;
+  }
+  noted_.store(false);
+  if (std::exchange(lingered_, false) || !drives_noted_.load()) keep_watched();
   // Another thread may have told the monitor in between and found it still registered.
-  return (touched_.load() == touched && hold_backs_.load() == held_back) || noted_.exchange(true);
+  return (lingers_.load() == lingers && hold_backs_.load() == held_back) || noted_.exchange(true);
 }
 
 bool stream_connection::linger(io_threads& on) noexcept {
@@ -279,8 +304,15 @@ bool stream_connection::linger(io_threads& on) noexcept {
     keep_watched();
     return false;
   }
-  if (armed_.load()) set_armed(false);
   const auto budget = spin_.budget();
+  const std::uint32_t events = on.events();
+  const bool crowded = events - std::exchange(seen_events_, events) > few_events;
+  if (crowded && budget.count() == 0) {
+    leave_reader();
+    keep_watched();
+    return false;
+  }
+  if (armed_.load()) set_armed(false);
   std::size_t received = 0;
   outcome result = outcome::drained;
   const auto started = clock::now();
@@ -291,7 +323,7 @@ bool stream_connection::linger(io_threads& on) noexcept {
     } while (received == 0 && result == outcome::drained && clock::now() - started < budget);
     received != 0 ? spin_.succeeded() : spin_.failed();
   }
-  if (received == 0 && result == outcome::drained && on.begin_private_wait()) {
+  if (received == 0 && result == outcome::drained && !crowded && on.begin_private_wait()) {
     if (over_rings_) poll_socket_here();
     result = receive(received, true);
     on.end_private_wait();
@@ -423,11 +455,11 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
   leave_reader();
   flush_held_back();
   // A thread that sends after this check finds no reader and reads itself, calls keep_watched(), or has time: see
-  // note_unwatched().
+  // note_driven().
   if (receiver && receiver->expected_messages() != 0) {
     keep_watched();
   } else if (!closed_.load()) {
-    note_unwatched();
+    note_driven();
   }
   return !yielded;
 }

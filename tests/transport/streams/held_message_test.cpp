@@ -59,7 +59,9 @@ struct still_reactor : reactor {
   void unwatch(watch_id) noexcept override {}
   timer_id start_timer(deadline, work*) override { return timer_id{1}; }
   bool cancel_timer(timer_id) noexcept override { return true; }
-  void watch_later(std::shared_ptr<deferred_io> item) noexcept override { noted = std::move(item); }
+  void watch_later(std::shared_ptr<deferred_io> item, std::chrono::milliseconds) noexcept override {
+    noted = std::move(item);
+  }
   void tick() {
     if (noted && noted->resume_watching(false)) noted.reset();
   }

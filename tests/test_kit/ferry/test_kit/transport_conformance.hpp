@@ -349,6 +349,24 @@ void check_driving() {
       REQUIRE(answered == i);
     }
   }
+  SUBCASE("what no thread waits for arrives after the last drive, and so does the end of the connection") {
+    pair.connect_now();
+    flag_condition got;
+    pair.near_log->expected = 0;
+    pair.near_log->on_arrival = [&](ferry::connection& from, ferry::inbound_message&) {
+      got.flag = true;
+      from.interrupt_drive();
+    };
+    for (std::uint64_t i = 1; i <= 20; ++i) {
+      got.flag = false;
+      pair.far_end->send(make_message(i, 64));
+      (void)pair.near_end->drive(got, ferry::deadline::after(patience));
+      pair.far_end->send(make_message(i, 64));
+      REQUIRE(pair.near_log->wait_for_count(2 * i));
+    }
+    pair.far_end->close(ferry::make_error(ferry::errc::shutting_down, "bye"));
+    CHECK(pair.near_log->wait_closed());
+  }
   SUBCASE("driving ends when it is interrupted, at the deadline and when the connection ends") {
     pair.connect_now();
     flag_condition never;
@@ -510,6 +528,36 @@ void check_ownership() {
     std::tie(pair.far_end, pair.far_log) = pair.server->accepted();
     CHECK(pair.far_log->wait_closed());
     CHECK(pair.far_log->count() <= 1);
+  }
+  SUBCASE("many connections exchange messages at once") {
+    linked_pair<Under> pair(false);
+    pair.server->prepare = [](recorder& log) {
+      log.forget_messages();
+      log.on_arrival = [](ferry::connection& from, ferry::inbound_message& message) {
+        from.send(make_message(message.header.call_id + 1, message.payload.size()));
+      };
+    };
+    constexpr std::size_t count = 12, exchanges = 300;
+    std::vector<std::pair<std::shared_ptr<ferry::connection>, std::shared_ptr<recorder>>> clients;
+    for (std::size_t i = 0; i != count; ++i) {
+      auto result = connect(*pair.over, pair.address, hello_to("server"));
+      REQUIRE(result.opened);
+      const auto log = std::make_shared<recorder>();
+      log->forget_messages();
+      log->on_arrival = [](ferry::connection& from, ferry::inbound_message& message) {
+        if (message.header.call_id != exchanges) from.send(make_message(message.header.call_id, 100));
+      };
+      result.opened->start(log);
+      clients.emplace_back(std::move(result.opened), log);
+    }
+    for (const auto& [end, log] : clients) end->send(make_message(0, 100));
+    for (const auto& [end, log] : clients) CHECK(log->wait_for_count(exchanges));
+    for (const auto& [end, log] : clients) end->close(ferry::make_error(ferry::errc::shutting_down, "bye"));
+    for (std::size_t i = 0; i != count; ++i) {
+      CHECK(clients[i].second->wait_closed());
+      CHECK(clients[i].second->count() == exchanges);
+      CHECK(pair.server->accepted(i).second->wait_closed());
+    }
   }
   SUBCASE("many connections open and close") {
     linked_pair<Under> pair(false);

@@ -40,6 +40,7 @@ class recorder : public ferry::connection_receiver {
  public:
   std::function<void(ferry::connection&, ferry::inbound_message&)> on_arrival;
   std::function<void(ferry::connection&)> on_room;
+  std::atomic<std::size_t> expected{1};
 
   void on_message(ferry::connection& from, ferry::inbound_message&& message) noexcept override {
     if (on_arrival) on_arrival(from, message);
@@ -61,7 +62,7 @@ class recorder : public ferry::connection_receiver {
     ++written_;
     news_.notify_all();
   }
-  [[nodiscard]] std::size_t expected_messages() const noexcept override { return 1; }
+  [[nodiscard]] std::size_t expected_messages() const noexcept override { return expected; }
 
   /// Only counts messages from now on.
   void forget_messages() { keep_ = false; }
