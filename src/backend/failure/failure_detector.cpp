@@ -65,18 +65,27 @@ void failure_detector::tick(const heartbeat_clock::tick& due) noexcept {
                                           to_string(own_.self), in_seconds(due.late_by)));
       group_->look_for_own_fence();
     }
-    for (peer* each : peers_.all()) wanted = check_peer(*each, due, rules, next) || wanted;
   } catch (const std::exception& e) {
     log(log_level::error, e.what());
     wanted = true;
   }
+  ticking_.for_each([&](peer& each) noexcept {
+    bool kept = true;
+    try {
+      wanted = check_peer(each, due, rules, next, kept) || wanted;
+    } catch (const std::exception& e) {
+      log(log_level::error, e.what());
+      wanted = kept = true;
+    }
+    return kept;
+  });
   wanted = beats_.end_tick() || wanted;
   if (wanted) keep_ticking(std::max(next, due.now + timer_resolution));
 }
 
-// What a tick does about one peer; true if it needs another tick.
+// What a tick does about one peer; true if it needs another tick. `kept`: later ticks are to look at it, too.
 bool failure_detector::check_peer(peer& whom, const heartbeat_clock::tick& due, const lease_rules& rules,
-                                  clock::time_point& next) {
+                                  clock::time_point& next, bool& kept) {
   const clock::time_point now = due.now;
   liveness_actions actions;
   std::optional<control_route> route;
@@ -87,7 +96,9 @@ bool failure_detector::check_peer(peer& whom, const heartbeat_clock::tick& due, 
   {
     std::lock_guard lock(whom.mutex);
     incarnation = whom.record.incarnation;
-    if (incarnation == own_.incarnation) return false;
+    if (incarnation == own_.incarnation) return kept = false;
+    // One that this worker has no record of yet may become a member before anything else happens to it.
+    kept = whom.live.connected() || (whom.present() && whom.live.wants_control());
     // Call messages arrived at some time since the last tick.
     if (whom.heard.exchange(false, std::memory_order_relaxed)) whom.live.renew(now - rules.interval);
     if (due.stalled) whom.live.excuse(now, due.late_by, rules);
@@ -140,7 +151,7 @@ void failure_detector::on_link_open(const remote_worker& peer, const connection&
     ++place.live.links;
     place.live.renew(clock::now());
   }
-  keep_ticking();
+  keep_ticking(place);
 }
 
 void failure_detector::on_link_lost(const remote_worker& peer, const connection& lost) noexcept {
@@ -160,7 +171,7 @@ void failure_detector::on_link_lost(const remote_worker& peer, const connection&
     }
   }
   if (ask) open_control(place);
-  keep_ticking();
+  keep_ticking(place);
 }
 
 void failure_detector::on_control_closed(control_link& which) noexcept {
@@ -180,7 +191,7 @@ void failure_detector::on_control_closed(control_link& which) noexcept {
     }
   }
   if (ask) open_control(place);
-  keep_ticking();
+  keep_ticking(place);
   const auto removed = links_.remove_control(&which);
   if (removed && which.accepted()) place.accepted_controls.fetch_sub(1);
 }
@@ -196,7 +207,7 @@ void failure_detector::await(peer& whom) noexcept {
     ask = !whom.live.control && !whom.live.opening;
   }
   if (ask) open_control(whom);
-  keep_ticking();
+  keep_ticking(whom);
 }
 
 // In a static group, goodbyes are not forwarded, and a worker is notified of a death only if it has a connection to a
@@ -278,7 +289,7 @@ void failure_detector::add_control(peer& to, std::shared_ptr<connection> opened,
     throw;
   }
   link->send(control_message(control_code::heartbeat));
-  keep_ticking();
+  keep_ticking(to);
 }
 
 void failure_detector::on_connect_outcome(peer& whom, incarnation_id incarnation,

@@ -17,6 +17,7 @@
 #include "../own_worker.hpp"
 #include "group_records.hpp"
 #include "heartbeat_clock.hpp"
+#include "ticking_peers.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -49,8 +50,11 @@ class failure_detector {
   void await(peer& whom) noexcept;
   /// Calls to it are repeated until it answers.
   void seek(const call_target& whom) noexcept;
-  /// Ensures that a tick is scheduled.
-  void keep_ticking() noexcept { keep_ticking(clock::now() + own_.options.heartbeat_interval.duration()); }
+  /// Ensures that a tick is scheduled, and looks at this peer, in which something has changed.
+  void keep_ticking(peer& whom) noexcept {
+    ticking_.add(whom);
+    keep_ticking(clock::now() + own_.options.heartbeat_interval.duration());
+  }
 
   // What is known of the ends of workers.
   enum class evidence : std::uint8_t { gone, silence, notice, record };
@@ -81,7 +85,8 @@ class failure_detector {
  private:
   void keep_ticking(clock::time_point at) noexcept;
   void tick(const heartbeat_clock::tick& due) noexcept;
-  bool check_peer(peer& whom, const heartbeat_clock::tick& due, const lease_rules& rules, clock::time_point& next);
+  bool check_peer(peer& whom, const heartbeat_clock::tick& due, const lease_rules& rules, clock::time_point& next,
+                  bool& kept);
   void open_control(peer& to) noexcept;
   void cancel_served(const remote_worker& from, std::uint64_t call_id) noexcept;
   void lose_unless_left(peer& whom, incarnation_id incarnation, const std::string& reason) noexcept;
@@ -94,6 +99,7 @@ class failure_detector {
   const endpoints& ends_;
   link_owner& owner_;
   group_records* group_ = nullptr;
+  ticking_peers ticking_;
   heartbeat_clock beats_;
   std::atomic<std::uint64_t> lost_workers_{0};
 };

@@ -56,7 +56,7 @@ void failure_detector::record_departure(peer& whom, incarnation_id incarnation, 
   if (!left) return;
   if (how != departure::begun && !own_.closing.load()) own_.events.member_end(event.who.id(), incarnation);
   group_->on_activity();
-  keep_ticking();
+  keep_ticking(whom);
   if (entry.write && group_->is_member() && !own_.ended()) {
     group_->on_departure();
     group_->write_later(std::move(entry));

@@ -69,6 +69,9 @@ struct peer {
   const worker_id id;
   /// Set by every message from it; cleared by the tick. On a separate cache line from what calls lock.
   alignas(64) std::atomic<bool> heard{false};
+  // Of ticking_peers.
+  std::atomic<bool> ticking{false};
+  peer* next_ticking = nullptr;
 
   alignas(64) mutable ranked_mutex mutex{rank_of_peer};  // guards what follows
   peer_state state = peer_state::unknown;

@@ -264,11 +264,13 @@ void dynamic_group::take_others(const membership_change& change) {
         failures_.record_departure(place, record.incarnation, "it has left the group",
                                    failure_detector::departure::begun);
       }
-      std::lock_guard lock(place.mutex);
-      if (place.record.incarnation == record.incarnation && place.state != peer_state::lost)
-        place.state = peer_state::leaving;
-      peers_.note_change();
-      return;
+      {
+        std::lock_guard lock(place.mutex);
+        if (place.record.incarnation == record.incarnation && place.state != peer_state::lost)
+          place.state = peer_state::leaving;
+        peers_.note_change();
+      }
+      return failures_.keep_ticking(place);  // a tick that saw it as left has dropped it
     }
     case membership_change::kind::gone: {
       if (!record.leaving) {
@@ -397,7 +399,7 @@ void dynamic_group::ask_for_life(peer& whom, incarnation_id incarnation) noexcep
       if (!whom.present(incarnation) || !whom.live.guarded) return;
       whom.live.ask(question, clock::now());
     }
-    failures_.keep_ticking();
+    failures_.keep_ticking(whom);
   };
   try {
     run_detached(*own_.threads, [this, kept = own_.keep_alive(), asked, incarnation] {
@@ -434,7 +436,7 @@ void dynamic_group::read_answer(peer& whom, incarnation_id incarnation) noexcept
       if (answered && whom.live.question != 0) whom.live.take_answer(clock::now());
       whom.live.asked_at = clock::now();
     }
-    failures_.keep_ticking();
+    failures_.keep_ticking(whom);
   };
   try {
     run_detached(*own_.threads, [this, kept = own_.keep_alive(), decided, incarnation, question] {
