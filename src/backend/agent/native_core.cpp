@@ -115,11 +115,11 @@ std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool 
   }
   peer& target = *place;
   std::lock_guard lock(target.mutex);
-  if (to.incarnation.value != 0 && target.record.incarnation != to.incarnation) {
+  if (to.incarnation.value != 0 && target.record->incarnation != to.incarnation) {
     return std::make_shared<outgoing_link>(
         shared_from_this(), target.remote(), errc::peer_lost,
         fmt::format("it is no longer a member of the group; its id was reassigned to {}",
-                    to_string(target.record.who)));
+                    to_string(target.record->who)));
   }
   auto& current = urgent ? target.urgent : target.link;
   const bool leaving = target.state == peer_state::leaving;
@@ -137,11 +137,11 @@ std::shared_ptr<outgoing_link> native_core::link_to(const call_target& to, bool 
   if (!links_.add(link)) {
     if (own_.fence.is_up()) return refusing(errc::fenced, own_.fence.reason());
     throw_error(errc::shutting_down, fmt::format("{} has been shut down; it can no longer call {}",
-                                                 to_string(own_.self), to_string(target.record.who)));
+                                                 to_string(own_.self), to_string(target.record->who)));
   }
   current = link;
   try {
-    start_connecting(link, target.record, urgent ? feature_urgent : 0);
+    start_connecting(link, *target.record, urgent ? feature_urgent : 0);
   } catch (const std::exception& e) {
     link->fail(errc::connect_failed, e.what());
     throw;
@@ -250,11 +250,11 @@ void native_core::check_hello(const hello& from) const {
   const peer* known = peers_.at(from.id);
   if (known) {
     std::lock_guard lock(known->mutex);
-    const worker_info& who = known->record.who;
-    if (known->record.incarnation == from.incarnation && known->state == peer_state::lost) {
+    const worker_info& who = known->record->who;
+    if (known->record->incarnation == from.incarnation && known->state == peer_state::lost) {
       throw_error(errc::fenced, fmt::format("{} was declared dead by its group: {}", to_string(who), known->end));
     }
-    if (known->record.incarnation == from.incarnation && who.name() == from.name) return;
+    if (known->record->incarnation == from.incarnation && who.name() == from.name) return;
     if (!own_.dynamic() && who.name() != from.name) {
       throw_error(errc::handshake_failed, fmt::format("{} has worker {} on record as '{}', not as '{}'",
                                                       to_string(own_.self), from.id.value, who.name(), from.name));
@@ -314,7 +314,7 @@ bool native_core::expects(std::string_view host) noexcept {
           for (const peer* each : peers_.all()) {
             const std::lock_guard lock(each->mutex);
             if (!each->present()) continue;
-            for (const std::string& text : each->record.addresses) {
+            for (const std::string& text : each->record->addresses) {
               if (has_scheme(text, "tcp")) hosts.insert(address::parse(text).host);
             }
           }
@@ -374,7 +374,7 @@ std::shared_ptr<const device_maps_between> native_core::maps_to(worker_id id) co
   (void)group_->find(id);
   const peer* there = peers_.at(id);
   const std::lock_guard lock(there->mutex);
-  return there->record.maps;
+  return there->maps;
 }
 
 void native_core::place_tensors(const call_target& to, outgoing_message& message, bool response,
@@ -385,11 +385,11 @@ void native_core::place_tensors(const call_target& to, outgoing_message& message
   if (!there) return (void)group_->find(to.id);  // throws
   std::unique_lock lock(there->mutex);
   // A message to a predecessor is not sent, and the maps of its successor do not apply.
-  if (to.incarnation.value != 0 && there->state != peer_state::unknown && there->record.incarnation != to.incarnation)
+  if (to.incarnation.value != 0 && there->state != peer_state::unknown && there->record->incarnation != to.incarnation)
     return;
-  const worker_info who = there->record.who;
-  const std::shared_ptr<const device_record> devices = there->record.devices;
-  const std::shared_ptr<const device_maps_between> maps = there->record.maps;
+  const worker_info who = there->record->who;
+  const std::shared_ptr<const device_record> devices = there->record->devices;
+  const std::shared_ptr<const device_maps_between> maps = there->maps;
   lock.unlock();
   devices_.place(message, response, {who.name(), devices.get()}, maps.get(), placement);
 }

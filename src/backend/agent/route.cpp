@@ -33,14 +33,14 @@ route_info native_core::route(worker_id id) const {
   if (!there) return result;
   std::unique_lock lock(there->mutex);
   const std::shared_ptr<outgoing_link> link = there->link;
-  const std::shared_ptr<const device_maps_between> maps = there->record.maps;
-  const std::vector<std::string> addresses = there->record.addresses;
+  const std::shared_ptr<const device_maps_between> maps = there->maps;
+  const shared_record record = there->record;
   lock.unlock();
   const auto over = link ? link->current_connection() : nullptr;
   if (!over) return result;
   result.transport = over->transport_name();
   result.description = over->description();
-  result.skipped = ends_.better_than(result.transport, addresses, link->failed_routes());
+  result.skipped = ends_.better_than(result.transport, record->addresses, link->failed_routes());
   add(result.devices, *over, {}, {});
   if (maps) {
     for (const device_map* map : {&maps->requests, &maps->responses}) {

@@ -95,7 +95,7 @@ bool failure_detector::check_peer(peer& whom, const heartbeat_clock::tick& due, 
   bool wanted = false;
   {
     std::lock_guard lock(whom.mutex);
-    incarnation = whom.record.incarnation;
+    incarnation = whom.record->incarnation;
     if (incarnation == own_.incarnation) return kept = false;
     // One that this worker has no record of yet may become a member before anything else happens to it.
     kept = whom.live.connected() || (whom.present() && whom.live.wants_control());
@@ -160,7 +160,7 @@ void failure_detector::on_link_lost(const remote_worker& peer, const connection&
   std::shared_ptr<incoming_link> in;  // released without the lock
   {
     std::lock_guard lock(place.mutex);
-    if (place.record.incarnation != peer.incarnation && place.state != peer_state::unknown) return;
+    if (place.record->incarnation != peer.incarnation && place.state != peer_state::unknown) return;
     if (!place.live.watched()) place.live.renew(clock::now());
     if (!lost.same_process()) --place.live.links;
     if (place.live.links == 0) place.incoming.swap(in);
@@ -223,21 +223,21 @@ void failure_detector::open_control(peer& to) noexcept {
   // Until its entry is in the log, other workers have no record of this one and would reject it as an incarnation that
   // has ended.
   if (!group_->is_member()) return;
-  worker_record record;
+  shared_record record;
+  {
+    std::lock_guard lock(to.mutex);
+    if (!to.present() || to.live.opening || to.live.control || to.id == own_.self.id()) return;
+    record = to.record;
+    to.live.opening = true;
+  }
   try {
-    {
-      std::lock_guard lock(to.mutex);
-      if (!to.present() || to.live.opening || to.live.control || to.id == own_.self.id()) return;
-      record = to.record;
-      to.live.opening = true;
-    }
     // Without leases a silent host is probed again only by the next call.
     const auto limit = own_.options.heartbeat_interval.is_never() ? std::chrono::nanoseconds(std::chrono::seconds(30))
                                                                   : own_.options.lease.duration();
     ends_
         .attempt_to_reach(
-            record, feature_control, limit, [this, kept = own_.keep_alive()] { return !own_.ended(); },
-            [this, kept = own_.keep_alive(), &to, incarnation = record.incarnation](connect_outcome outcome) {
+            *record, feature_control, limit, [this, kept = own_.keep_alive()] { return !own_.ended(); },
+            [this, kept = own_.keep_alive(), &to, incarnation = record->incarnation](connect_outcome outcome) {
               {
                 std::lock_guard lock(to.mutex);
                 to.live.opening = false;
@@ -250,7 +250,7 @@ void failure_detector::open_control(peer& to) noexcept {
         ->start(*own_.threads);
   } catch (const std::exception& e) {
     log_about(to.id, log_level::warning, [&] {
-      return fmt::format("{}: no control connection to {}: {}", own_.self.name(), to_string(record.who), e.what());
+      return fmt::format("{}: no control connection to {}: {}", own_.self.name(), to_string(record->who), e.what());
     });
     std::lock_guard lock(to.mutex);
     to.live.opening = false;
@@ -264,7 +264,7 @@ void failure_detector::add_control(peer& to, std::shared_ptr<connection> opened,
   {
     std::lock_guard lock(to.mutex);
     if (!own_.ended() && to.counts(incarnation)) {
-      link = std::make_shared<control_link>(kept_owner(), remote_worker(to.record.who, incarnation, &to.heard), opened,
+      link = std::make_shared<control_link>(kept_owner(), remote_worker(to.record->who, incarnation, &to.heard), opened,
                                             !by_us);
       if (!links_.add(link)) link = nullptr;
     }
@@ -314,7 +314,7 @@ void failure_detector::on_connect_outcome(peer& whom, incarnation_id incarnation
     std::lock_guard lock(whom.mutex);
     // A member announces itself once it listens; if this worker runs on the same machine, the refusal is that of the
     // right machine.
-    const bool same_machine = !own_.host.empty() && whom.record.host == own_.host;
+    const bool same_machine = !own_.host.empty() && whom.record->host == own_.host;
     reached = whom.live.reached || (group_->has_log() && same_machine);
     give_up = whom.live.awaited || (whom.live.sought && same_machine);
   }
@@ -367,7 +367,7 @@ void failure_detector::on_cancel(const remote_worker& peer, std::uint64_t call_i
   std::shared_ptr<control_link> control;
   {
     std::lock_guard lock(place.mutex);
-    if (place.record.incarnation == peer.incarnation) control = place.control;
+    if (place.record->incarnation == peer.incarnation) control = place.control;
   }
   if (!control) return;
   try {

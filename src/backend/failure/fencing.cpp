@@ -38,7 +38,7 @@ void failure_detector::record_departure(peer& whom, incarnation_id incarnation, 
   {
     std::lock_guard lock(whom.mutex);
     if (!whom.is(incarnation)) return;
-    event.who = whom.record.who;
+    event.who = whom.record->who;
   }
   store_record entry;
   if (how == departure::unlogged) entry = group_->departure_of(event.who, incarnation);
@@ -79,7 +79,7 @@ void failure_detector::declare_lost(peer& whom, incarnation_id incarnation, cons
   {
     std::lock_guard lock(whom.mutex);
     if (!whom.present(incarnation)) return;
-    event.who = whom.record.who;
+    event.who = whom.record->who;
   }
   const std::string who = to_string(event.who);
   const fence_notice notice{event.who, incarnation, reason};
@@ -93,7 +93,7 @@ void failure_detector::declare_lost(peer& whom, incarnation_id incarnation, cons
   own_.events.member(event, [&] {
     std::lock_guard lock(whom.mutex);
     if (!whom.present(incarnation)) return false;
-    served_store = whom.record.serves_store;
+    served_store = whom.record->serves_store;
     became = whom.state == peer_state::leaving ? peer_state::left : peer_state::lost;
     whom.state = became;
     peers_.note_change();
@@ -197,7 +197,7 @@ void failure_detector::accept_fence(const std::string& reason) {
 
 std::optional<std::string> failure_detector::end_of(const peer& whom, incarnation_id incarnation) const {
   const std::lock_guard lock(whom.mutex);
-  if (whom.state == peer_state::lost && whom.record.incarnation == incarnation) return whom.why_lost();
+  if (whom.state == peer_state::lost && whom.record->incarnation == incarnation) return whom.why_lost();
   return {};
 }
 

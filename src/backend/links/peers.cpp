@@ -35,15 +35,16 @@ std::string worker_record::encode() const {
                      serves_store ? fmt::format("{}\n", store_mark) : "", fmt::join(addresses, "\n"), metadata);
 }
 
-worker_record worker_record::decode(const std::string& text, int id) {
+worker_record worker_record::decode(std::string_view text, int id) {
   const auto malformed = [&](std::string_view what) {
     return make_error(errc::malformed, fmt::format("the store's record of worker {} {}", id, what));
   };
-  std::vector<std::string> lines;
+  std::vector<std::string_view> lines;
+  lines.reserve(8);
   std::size_t at = 0;
   for (;;) {
     const std::size_t end = text.find('\n', at);
-    if (end == std::string::npos) std::rethrow_exception(malformed("is cut off"));
+    if (end == std::string_view::npos) std::rethrow_exception(malformed("is cut off"));
     if (end == at) break;
     lines.push_back(text.substr(at, end - at));
     at = end + 1;
@@ -51,12 +52,11 @@ worker_record worker_record::decode(const std::string& text, int id) {
   if (lines.size() < 4) std::rethrow_exception(malformed(fmt::format("has {} lines", lines.size())));
   if (!lines[2].starts_with('@')) std::rethrow_exception(malformed("has no host"));
   worker_record result;
-  result.who = worker_info(lines[0], id);
+  result.who = worker_info(std::string(lines[0]), id);
   result.host = lines[2].substr(1);
   auto addresses = lines.begin() + 3;
   if (addresses->starts_with('#')) {
-    result.devices =
-        std::make_shared<const device_record>(device_record::decode(std::string_view(*addresses).substr(1)));
+    result.devices = std::make_shared<const device_record>(device_record::decode(addresses->substr(1)));
     if (++addresses == lines.end()) std::rethrow_exception(malformed("has no address"));
   }
   if (*addresses == store_mark) {
@@ -71,7 +71,11 @@ worker_record worker_record::decode(const std::string& text, int id) {
   return result;
 }
 
-peer_table::~peer_table() = default;
+peer_table::peer_table() = default;
+
+peer_table::~peer_table() {
+  for (peer* each : owned_) std::destroy_at(each);
+}
 
 peer* peer_table::at(worker_id id) const noexcept {
   if (id.value < 0 || id.value > worker_id::max) return nullptr;
@@ -92,7 +96,13 @@ peer& peer_table::place(worker_id id) {
   }
   auto& entry = (*part)[index % block_size];
   if (peer* there = entry.load(std::memory_order_relaxed)) return *there;
-  peer* fresh = owned_.emplace_back(std::make_unique<peer>(id)).get();
+  peer*& fresh = owned_.emplace_back(nullptr);
+  try {
+    fresh = new (memory_.allocate(sizeof(peer), alignof(peer))) peer(id, nothing_);
+  } catch (...) {
+    owned_.pop_back();
+    throw;
+  }
   entry.store(fresh, std::memory_order_release);
   highest_.store(std::max(highest_.load(std::memory_order_relaxed), id.value), std::memory_order_release);
   return *fresh;
@@ -104,14 +114,14 @@ peer* peer_table::find(std::string_view name) const {
   return found == names_.end() ? nullptr : found->second;
 }
 
-peer& peer_table::admit(worker_record record) {
-  peer& where = place(record.who.id());
-  const std::string name = record.who.name();
+peer& peer_table::admit(shared_record record, std::shared_ptr<const device_maps_between> maps) {
+  peer& where = place(record->who.id());
+  peer** named = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    names_.try_emplace(name, nullptr);  // nothing below needs memory
+    named = &names_.try_emplace(record->who.name(), nullptr).first->second;  // nothing below needs memory
   }
-  worker_record before;
+  shared_record before;
   struct {  // released without the lock
     std::shared_ptr<outgoing_link> link;
     std::shared_ptr<outgoing_link> urgent;
@@ -128,14 +138,15 @@ peer& peer_table::admit(worker_record record) {
       old.control = std::move(where.control);
     }
     before = std::exchange(where.record, std::move(record));
+    where.maps.swap(maps);
     where.state = peer_state::member;
     where.end.clear();
   }
   const std::lock_guard lock(mutex_);
-  if (const auto left = names_.find(before.who.name());
-      left != names_.end() && left->second == &where && left->first != name)
+  if (const auto left = names_.find(before->who.name());
+      left != names_.end() && left->second == &where && &left->second != named)
     names_.erase(left);
-  names_.find(name)->second = &where;
+  *named = &where;
   note_change();
   return where;
 }

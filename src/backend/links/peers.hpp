@@ -5,17 +5,21 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <map>
+#include <functional>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <shared_mutex>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <ferry/backend/worker_info.hpp>
 #include <ferry/base/ids.hpp>
 
+#include "../../base/text_hash.hpp"
 #include "../devices/device_checks.hpp"
 #include "../lock_ranks.hpp"
 #include "control.hpp"
@@ -37,19 +41,16 @@ struct worker_record {
   /// Its devices and its maps; null: its version does not publish them.
   std::shared_ptr<const device_record> devices = nullptr;
   bool serves_store = false;  ///< the group's store ends with its process
-  // In a dynamic group; not encoded.
-  std::uint64_t joined = 0;     ///< its place in the order of joins, from 1
-  bool leaving = false;         ///< it has announced its leave, but not yet its end
-  std::uint64_t suspected = 0;  ///< the entry of the log that asks whether it lives; 0: none
-  // Set by the keeper of the record; not encoded.
-  std::shared_ptr<const device_maps_between> maps = nullptr;  ///< between this worker and it; null: there are none
 
   [[nodiscard]] std::string encode() const;
   /// Throws errc::malformed.
-  static worker_record decode(const std::string& text, int id);
+  static worker_record decode(std::string_view text, int id);
 
   [[nodiscard]] worker_devices for_checks() const noexcept { return {who.name(), devices.get()}; }
 };
+
+/// A worker makes one of a record where it reads it, and keeps no other copy.
+using shared_record = std::shared_ptr<const worker_record>;
 
 /// Of this process, as in worker_record::host; empty if unknown.
 std::string this_host();
@@ -64,19 +65,21 @@ enum class peer_state : std::uint8_t {
 
 /// One place of the group: the worker of an id, or the last one that had it. Lives as long as the table.
 struct peer {
-  explicit peer(worker_id number) noexcept : id(number) {}
+  /// `nothing`: the record of a place without a worker.
+  peer(worker_id number, shared_record nothing) noexcept : id(number), record(std::move(nothing)) {}
 
   const worker_id id;
   /// Set by every message from it; cleared by the tick. On a separate cache line from what calls lock.
-  alignas(64) std::atomic<bool> heard{false};
+  std::atomic<bool> heard{false};
   // Of ticking_peers.
   std::atomic<bool> ticking{false};
   peer* next_ticking = nullptr;
 
   alignas(64) mutable ranked_mutex mutex{rank_of_peer};  // guards what follows
   peer_state state = peer_state::unknown;
-  worker_record record;
-  std::string end;  ///< why it left or was lost
+  shared_record record;                             ///< never null
+  std::shared_ptr<const device_maps_between> maps;  ///< between this worker and it; null: there are none
+  std::string end;                                  ///< why it left or was lost
   std::shared_ptr<outgoing_link> link;
   std::shared_ptr<outgoing_link> urgent;    ///< for calls that must not wait behind others; opened when first needed
   std::shared_ptr<incoming_link> incoming;  ///< the latest one that is not for urgent calls
@@ -91,25 +94,25 @@ struct peer {
 
   // Call the following with `mutex` held.
   [[nodiscard]] bool is(incarnation_id incarnation) const noexcept {
-    return state == peer_state::member && record.incarnation == incarnation;
+    return state == peer_state::member && record->incarnation == incarnation;
   }
   /// It runs, as far as this worker knows.
   [[nodiscard]] bool present() const noexcept { return state == peer_state::member || state == peer_state::leaving; }
   [[nodiscard]] bool present(incarnation_id incarnation) const noexcept {
-    return present() && record.incarnation == incarnation;
+    return present() && record->incarnation == incarnation;
   }
   /// Its connections count: also those of a peer that this worker's table does not have yet, and of a leaving one.
   [[nodiscard]] bool counts(incarnation_id incarnation) const noexcept {
-    return state == peer_state::unknown || (record.incarnation == incarnation && state != peer_state::lost);
+    return state == peer_state::unknown || (record->incarnation == incarnation && state != peer_state::lost);
   }
   [[nodiscard]] std::string why_lost() const { return "it is dead: " + end; }
-  [[nodiscard]] remote_worker remote() { return {record.who, record.incarnation, &heard}; }
+  [[nodiscard]] remote_worker remote() { return {record->who, record->incarnation, &heard}; }
 };
 
 /// Thread-safe. Lookups by id take no lock.
 class peer_table {
  public:
-  peer_table() = default;
+  peer_table();
   ~peer_table();
   peer_table(const peer_table&) = delete;
   peer_table& operator=(const peer_table&) = delete;
@@ -121,7 +124,7 @@ class peer_table {
   /// The member of that name; null if there is none.
   [[nodiscard]] peer* find(std::string_view name) const;
   /// Assigns the place of the record's id to this member. Throws std::bad_alloc; then nothing has changed.
-  peer& admit(worker_record record);
+  peer& admit(shared_record record, std::shared_ptr<const device_maps_between> maps);
   /// The first place after `id`, in a ring of all ids in use, for which `wanted` is true; null if there is none but its
   /// own.
   template <class Wanted>
@@ -146,10 +149,13 @@ class peer_table {
   std::array<std::atomic<block*>, (worker_id::max + block_size) / block_size> blocks_{};
   std::atomic<int> highest_{-1};  // id of the last place
   std::atomic<std::uint64_t> changes_{0};
-  mutable std::shared_mutex mutex_;                  // guards the names, and writing
-  std::map<std::string, peer*, std::less<>> names_;  // null: of a member that is about to be admitted
-  std::vector<std::unique_ptr<peer>> owned_;
+  mutable std::shared_mutex mutex_;  // guards what follows, and writing
+  // Null: of a member that is about to be admitted.
+  std::unordered_map<std::string, peer*, text_hash, std::equal_to<>> names_;
+  std::pmr::monotonic_buffer_resource memory_;  // many places together: they end with the table
+  std::vector<peer*> owned_;
   std::vector<std::unique_ptr<block>> owned_blocks_;
+  const shared_record nothing_ = std::make_shared<const worker_record>();
 };
 
 }  // namespace ferry::inline v0::detail

@@ -94,16 +94,17 @@ void dynamic_group::make_room(deadline until) {
   auto lease_wait = a_lease();
   for (;;) {
     bool same_name = false;
-    const auto holder = log_->view([&](const membership& there) -> std::optional<worker_record> {
-      const worker_record* found = there.find(own_.self.name());
+    const auto holder = log_->view([&](const membership& there) -> std::optional<group_member> {
+      const group_member* found = there.find(own_.self.name());
       same_name = found != nullptr;
       if (!found && own_.wanted_id != any_rank) found = there.find(worker_id{own_.wanted_id});
       if (!found) return std::nullopt;
       return *found;
     });
     if (!holder) return;
-    const connect_outcome outcome = probe(*holder, std::min(lease_wait, until));
-    const bool on_this_machine = !own_.host.empty() && own_.host == holder->host;
+    const worker_record& there = *holder->record;
+    const connect_outcome outcome = probe(there, std::min(lease_wait, until));
+    const bool on_this_machine = !own_.host.empty() && own_.host == there.host;
     const bool patient = !lease_wait.expired() && !until.expired();
     switch (outcome.verdict) {
       case connect_verdict::gone:  // on another machine the address may be the wrong one
@@ -113,7 +114,7 @@ void dynamic_group::make_room(deadline until) {
           (void)log_->wait(deadline::after(entry_poll_pause));
           log_->catch_up(last_look(until));
         } else {
-          (void)log_->append(member_entry::lost({}, holder->incarnation,
+          (void)log_->append(member_entry::lost({}, there.incarnation,
                                                 fmt::format("'{}' takes its place: {}", own_.self.name(), outcome.why)),
                              last_look(until));
         }
@@ -121,7 +122,7 @@ void dynamic_group::make_room(deadline until) {
       case connect_verdict::exhausted:
         if (!patient) {
           throw_error(errc::resource_exhausted,
-                      fmt::format("cannot find out whether '{}', whose place it takes, lives: {}", holder->who.name(),
+                      fmt::format("cannot find out whether '{}', whose place it takes, lives: {}", there.who.name(),
                                   outcome.why));
         }
         [[fallthrough]];
@@ -141,14 +142,14 @@ void dynamic_group::make_room(deadline until) {
       lease_wait = a_lease();
       continue;
     }
-    if (holder->leaving) throw_still_leaving(*holder, same_name);
+    if (holder->leaving) throw_still_leaving(there, same_name);
     const std::string why = outcome.why.empty() ? std::string() : fmt::format(" ({})", outcome.why);
     if (same_name) {
       throw_error(errc::duplicate_name, fmt::format("worker name '{}' is not unique: {} has it, and is alive{}",
-                                                    own_.self.name(), to_string(holder->who), why));
+                                                    own_.self.name(), to_string(there.who), why));
     }
     throw_error(errc::duplicate_id, fmt::format("worker id {} is not unique: {} has it, and is alive{}", own_.wanted_id,
-                                                to_string(holder->who), why));
+                                                to_string(there.who), why));
   }
 }
 
@@ -195,7 +196,7 @@ connect_outcome dynamic_group::probe(const worker_record& holder, deadline until
 void dynamic_group::take(const membership_change& change) {
   if (change.what == membership_change::kind::none) return;
   try {
-    if (change.record.incarnation == own_.incarnation) {
+    if (change.member.record->incarnation == own_.incarnation) {
       take_own(change);
     } else {
       take_others(change);
@@ -210,21 +211,22 @@ void dynamic_group::take(const membership_change& change) {
 }
 
 void dynamic_group::take_own(const membership_change& change) {
-  const worker_record& record = change.record;
+  const group_member& member = change.member;
+  const worker_record& record = *member.record;
   switch (change.what) {
     case membership_change::kind::joined: {
       const member_event event{member_event::kind::joined, record.who, record.incarnation, {}};
       const std::vector<peer*> others = peers_.all();
       // The snapshot has the query, but its entry may be gone.
-      if (record.suspected != 0) answer_suspicion();
+      if (member.suspected != 0) answer_suspicion();
       return own_.events.member(event, [&] {
-        admit(record);
-        own_.announced.store(record.joined);
+        admit(member.record);
+        own_.announced.store(member.joined);
         for (peer* each : others) {  // the duration of the join does not count as their silence
           const std::lock_guard lock(each->mutex);
           each->live.allow_for_delay(clock::now());
         }
-        joined_.store(record.joined);
+        joined_.store(member.joined);
         return true;
       });
     }
@@ -247,39 +249,40 @@ void dynamic_group::answer_suspicion() {
 }
 
 void dynamic_group::take_others(const membership_change& change) {
-  const worker_record& record = change.record;
+  const bool leaving = change.member.leaving;
+  const worker_record& record = *change.member.record;
   peer& place = peers_.place(record.who.id());
   switch (change.what) {
     case membership_change::kind::joined: {
       const member_event event{member_event::kind::joined, record.who, record.incarnation, {}};
       own_.events.member(event, [&] {
-        admit(record);
-        return !record.leaving;
+        admit(change.member.record);
+        return !leaving;
       });
-      if (!record.leaving) return;
+      if (!leaving) return;
       [[fallthrough]];
     }
     case membership_change::kind::left: {
-      if (!record.leaving || change.what == membership_change::kind::left) {
+      if (!leaving || change.what == membership_change::kind::left) {
         failures_.record_departure(place, record.incarnation, "it has left the group",
                                    failure_detector::departure::begun);
       }
       {
         std::lock_guard lock(place.mutex);
-        if (place.record.incarnation == record.incarnation && place.state != peer_state::lost)
+        if (place.record->incarnation == record.incarnation && place.state != peer_state::lost)
           place.state = peer_state::leaving;
         peers_.note_change();
       }
       return failures_.keep_ticking(place);  // a tick that saw it as left has dropped it
     }
     case membership_change::kind::gone: {
-      if (!record.leaving) {
+      if (!leaving) {
         return failures_.record_departure(place, record.incarnation, "it has left the group",
                                           failure_detector::departure::in_log);
       }
       {
         std::lock_guard lock(place.mutex);
-        if (place.record.incarnation != record.incarnation || !place.present()) return;
+        if (place.record->incarnation != record.incarnation || !place.present()) return;
         place.state = peer_state::left;
         peers_.note_change();
         place.live.renew(clock::now());
@@ -294,7 +297,7 @@ void dynamic_group::take_others(const membership_change& change) {
       return failures_.declare_lost(place, record.incarnation, change.reason, failure_detector::evidence::record);
     case membership_change::kind::answered: {
       std::lock_guard lock(place.mutex);
-      if (place.record.incarnation == record.incarnation && place.live.question != 0)
+      if (place.record->incarnation == record.incarnation && place.live.question != 0)
         place.live.take_answer(clock::now());
       return;
     }
@@ -408,8 +411,8 @@ void dynamic_group::ask_for_life(peer& whom, incarnation_id incarnation) noexcep
         (void)log_->append(member_entry::suspect(own_.incarnation, incarnation), deadline::after(store_limit));
         // Another member may have asked before, and died since.
         question = log_->view([&](const membership& there) {
-          const worker_record* const record = there.find(incarnation);
-          return record ? record->suspected : 0;
+          const group_member* const member = there.find(incarnation);
+          return member ? member->suspected : 0;
         });
       } catch (const error& e) {
         log(log_level::info,
@@ -432,7 +435,7 @@ void dynamic_group::read_answer(peer& whom, incarnation_id incarnation) noexcept
     {
       std::lock_guard lock(whom.mutex);
       whom.live.log_is_asked = false;
-      if (whom.record.incarnation != incarnation) return;
+      if (whom.record->incarnation != incarnation) return;
       if (answered && whom.live.question != 0) whom.live.take_answer(clock::now());
       whom.live.asked_at = clock::now();
     }
@@ -447,8 +450,8 @@ void dynamic_group::read_answer(peer& whom, incarnation_id incarnation) noexcept
         // A slow or unreachable store may have delayed the answer: wait for another lease then.
         const bool prompt = clock::now() - began < own_.options.heartbeat_interval.duration();
         answered = log_->view([&](const membership& there) {
-          const worker_record* const record = there.find(incarnation);
-          return !record || record->suspected != question;
+          const group_member* const member = there.find(incarnation);
+          return !member || member->suspected != question;
         });
         if (!answered && prompt) {
           (void)log_->append(
@@ -518,8 +521,8 @@ void dynamic_group::write_gone(incarnation_id incarnation) {
   const auto until = deadline::after(store_limit);
   log_->catch_up(until);
   const bool present = log_->view([&](const membership& there) {
-    const worker_record* const record = there.find(incarnation);
-    return record && !record->leaving;
+    const group_member* const member = there.find(incarnation);
+    return member && !member->leaving;
   });
   if (present) (void)log_->append(member_entry::gone(incarnation), until);
 }

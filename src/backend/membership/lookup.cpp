@@ -23,7 +23,7 @@ std::vector<worker_info> worker_group::workers() const {
     std::lock_guard lock(each->mutex);
     // The members of a static group never change.
     if (each->state == peer_state::member || (!own_.dynamic() && each->state != peer_state::unknown))
-      result.push_back(each->record.who);
+      result.push_back(each->record->who);
   }
   return result;
 }
@@ -61,7 +61,7 @@ peer_route worker_group::locate(std::string_view name, deadline until) const {
   }
   {
     std::lock_guard lock(found->mutex);
-    if (found->record.who.name() == name) return {{found->record.who, found->record.incarnation}, found};
+    if (found->record->who.name() == name) return {{found->record->who, found->record->incarnation}, found};
   }
   // A newcomer has just taken the place, and is about to remove this name from the list.
   std::this_thread::yield();
@@ -80,7 +80,7 @@ peer_route worker_group::locate(worker_id id, deadline until) const {
                             read ? "" : no_answer));
   }
   std::lock_guard lock(found->mutex);
-  return {{found->record.who, found->record.incarnation}, found};
+  return {{found->record->who, found->record->incarnation}, found};
 }
 
 peer_route worker_group::locate(const call_target& whom, deadline until) const {
@@ -88,8 +88,8 @@ peer_route worker_group::locate(const call_target& whom, deadline until) const {
     peer* const place = peers_.at(whom.id);
     if (!place) return {};
     std::lock_guard lock(place->mutex);
-    if (place->record.incarnation != whom.incarnation) return {};
-    return peer_route{{place->record.who, place->record.incarnation}, place};
+    if (place->record->incarnation != whom.incarnation) return {};
+    return peer_route{{place->record->who, place->record->incarnation}, place};
   };
   if (const auto there = look()) return *there;
   if (own_.dynamic() && !own_.ended()) {
@@ -109,7 +109,7 @@ bool worker_group::is_over(const call_target& whom, std::uint64_t& question) con
   const std::uint64_t read = access_.last_good_read();
   if (const peer* place = peers_.at(whom.id)) {
     std::lock_guard lock(place->mutex);
-    if (place->record.incarnation == whom.incarnation) return !place->present();
+    if (place->record->incarnation == whom.incarnation) return !place->present();
   }
   if (!own_.dynamic()) return true;
   if (question != 0 && read >= question) return true;
@@ -132,7 +132,7 @@ worker_info worker_group::wait_for(std::string_view name, deadline until) const 
     if (const peer* found = peers_.find(name)) {
       std::lock_guard lock(found->mutex);
       // Skip the name of a newcomer that has just taken the place.
-      if (found->state == peer_state::member && found->record.who.name() == name) return found->record.who;
+      if (found->state == peer_state::member && found->record->who.name() == name) return found->record->who;
     }
     own_.fence.check();
     if (own_.closing.load()) throw_error(errc::shutting_down, to_string(own_.self) + " has been shut down");
@@ -152,7 +152,7 @@ std::string worker_group::metadata(worker_id id) const {
   (void)find(id);
   const peer* found = peers_.at(id);
   std::lock_guard lock(found->mutex);
-  return found->record.metadata;
+  return found->record->metadata;
 }
 
 }  // namespace ferry::inline v0::detail

@@ -78,9 +78,9 @@ membership_change::kind member_log::take(std::uint64_t index, const std::string&
   unreported_.reserve(unreported_.size() + 1);  // once the entry is applied, its change must not be lost
   membership_change change;
   try {
-    const member_entry entry = member_entry::decode(text);
+    member_entry entry = member_entry::decode(text);
     const std::lock_guard lock(members_mutex_);
-    change = members_.apply(index, entry);
+    change = members_.apply(index, std::move(entry));
   } catch (const error& e) {
     log_about("the log of the group", log_level::warning, [&] {
       return fmt::format("entry {} of the group's log in the {} was skipped: {}", index, where()->describe(),
@@ -142,17 +142,17 @@ void member_log::load_snapshot(deadline until) {
 std::vector<membership_change> member_log::difference(const membership& from, const membership& to) {
   using what = membership_change::kind;
   std::vector<membership_change> result;
-  for (const auto& [id, record] : from.members()) {
-    const worker_record* now = to.find(record.incarnation);
+  for (const auto& [id, before] : from.members()) {
+    const group_member* const now = to.find(before.record->incarnation);
     if (!now) {
-      result.push_back({what::gone, record, {}});
+      result.push_back({what::gone, before, {}});
       continue;
     }
-    if (now->leaving && !record.leaving) result.push_back({what::left, *now, {}});
-    if (now->suspected != 0 && now->suspected != record.suspected) result.push_back({what::suspected, *now, {}});
+    if (now->leaving && !before.leaving) result.push_back({what::left, *now, {}});
+    if (now->suspected != 0 && now->suspected != before.suspected) result.push_back({what::suspected, *now, {}});
   }
-  for (const auto& [id, record] : to.members()) {
-    if (!from.find(record.incarnation)) result.push_back({what::joined, record, {}});
+  for (const auto& [id, member] : to.members()) {
+    if (!from.find(member.record->incarnation)) result.push_back({what::joined, member, {}});
   }
   return result;
 }

@@ -51,7 +51,7 @@ std::string member_entry::encode() const {
   return fmt::format("lost {:016x} {:016x} {}\n{}", witness.value, whom.value, unanswered, reason);
 }
 
-member_entry member_entry::decode(const std::string& text) {
+member_entry member_entry::decode(std::string_view text) {
   constexpr std::string_view what = "entry";
   std::string_view rest = text;
   std::string_view head = next_part(rest, '\n');
@@ -59,7 +59,7 @@ member_entry member_entry::decode(const std::string& text) {
   member_entry result;
   if (verb == "join") {
     result.what = kind::join;
-    result.record = worker_record::decode(std::string(rest), parse_id(head, what).value);
+    result.record = worker_record::decode(rest, parse_id(head, what).value);
   } else if (verb == "leave" || verb == "gone" || verb == "alive") {
     result.what = verb == "leave" ? kind::leave : verb == "gone" ? kind::gone : kind::alive;
     result.whom.value = parse<std::uint64_t>(head, 16, what);
@@ -79,102 +79,100 @@ member_entry member_entry::decode(const std::string& text) {
   return result;
 }
 
-membership_change membership::apply(std::uint64_t index, const member_entry& entry) {
-  membership_change change = take(index, entry);
+membership_change membership::apply(std::uint64_t index, member_entry entry) {
+  membership_change change = take(index, std::move(entry));
   index_ = index;  // last: without memory nothing has changed, and the entry is read again
   return change;
 }
 
-membership_change membership::take(std::uint64_t index, const member_entry& entry) {
-  if (entry.what == member_entry::kind::join) {
-    const worker_info& who = entry.record.who;
-    if (find(who.name()) || find(who.id()) || find(entry.record.incarnation)) return {};
-    if (!device_conflict(entry.record).empty()) return {};
-    worker_record record = entry.record;
-    record.joined = index;
-    membership_change change{membership_change::kind::joined, record, {}};
-    insert(std::move(record));
-    return change;
-  }
-  const worker_record* known = find(entry.whom);
-  if (!known) return {};
-  worker_record& whom = members_.at(known->who.id().value);
+membership_change membership::take(std::uint64_t index, member_entry&& entry) {
   using what = membership_change::kind;
+  if (entry.what == member_entry::kind::join) {
+    if (!device_conflict(entry.record).empty()) return {};
+    const group_member newcomer{std::make_shared<const worker_record>(std::move(entry.record)), index};
+    if (!insert(newcomer)) return {};
+    return {what::joined, newcomer, {}};
+  }
+  const auto known = by_incarnation_.find(entry.whom.value);
+  if (known == by_incarnation_.end()) return {};
+  group_member& whom = members_.find(known->second)->second;
   switch (entry.what) {
     case member_entry::kind::join: break;
-    case member_entry::kind::leave: {
+    case member_entry::kind::leave:
       if (whom.leaving) return {};
-      membership_change change{what::left, whom, {}};
-      change.record.leaving = whom.leaving = true;
-      change.record.suspected = whom.suspected = 0;
-      return change;
-    }
+      whom.leaving = true;
+      whom.suspected = 0;
+      return {what::left, whom, {}};
     case member_entry::kind::suspect:
       // A pending query must be answered once, whatever member repeats it.
       if (whom.suspected != 0 || !find(entry.witness)) return {};
-      return suspect(whom, index, what::suspected);
+      whom.suspected = index;
+      return {what::suspected, whom, {}};
     case member_entry::kind::alive:
       if (whom.suspected == 0) return {};
-      return suspect(whom, 0, what::answered);
+      whom.suspected = 0;
+      return {what::answered, whom, {}};
     case member_entry::kind::gone: return remove(whom, what::gone, {});
     case member_entry::kind::lost:
       // Reports of dead workers do not count: of two that declare each other dead, the first entry wins.
       if (entry.witness.value != 0 && !find(entry.witness)) return {};
       if (entry.unanswered != 0 && entry.unanswered != whom.suspected) return {};  // it has answered
-      return remove(whom, whom.leaving ? what::gone : what::lost, entry.reason);
+      return remove(whom, whom.leaving ? what::gone : what::lost, std::move(entry.reason));
   }
   return {};
 }
 
-membership_change membership::suspect(worker_record& whom, std::uint64_t index, membership_change::kind what) {
-  membership_change change{what, whom, {}};
-  change.record.suspected = whom.suspected = index;
-  return change;
-}
-
-membership_change membership::remove(const worker_record& whom, membership_change::kind what, std::string reason) {
+membership_change membership::remove(const group_member& whom, membership_change::kind what, std::string reason) {
   membership_change change{what, whom, std::move(reason)};
-  ids_by_name_.erase(change.record.who.name());
-  ids_by_incarnation_.erase(change.record.incarnation.value);
-  with_maps_.erase(change.record.who.id().value);
-  members_.erase(change.record.who.id().value);
+  forget(*change.member.record);
   return change;
 }
 
-void membership::insert(worker_record who) {
-  const int id = who.who.id().value;
-  std::map<std::string, int, std::less<>> name;
-  name.emplace(who.who.name(), id);
-  std::map<std::uint64_t, int> incarnation{{who.incarnation.value, id}};
-  std::set<int> with_maps;
-  if (who.devices && !who.devices->maps.empty()) with_maps.insert(id);
-  std::map<int, worker_record> member;
-  member.emplace(id, std::move(who));
-  // Nodes change their places without memory.
-  ids_by_name_.merge(name);
-  ids_by_incarnation_.merge(incarnation);
-  with_maps_.merge(with_maps);
-  members_.merge(member);
+bool membership::insert(group_member who) {
+  const shared_record kept = who.record;
+  const int id = kept->who.id().value;
+  // Most newcomers have the highest id.
+  const auto place = members_.empty() || members_.rbegin()->first < id ? members_.end() : members_.lower_bound(id);
+  if (place != members_.end() && place->first == id) return false;
+  if (by_name_.contains(kept->who.name()) || by_incarnation_.contains(kept->incarnation.value)) return false;
+  try {
+    members_.emplace_hint(place, id, std::move(who));
+    by_name_.emplace(kept->who.name(), id);
+    by_incarnation_.emplace(kept->incarnation.value, id);
+    if (kept->devices && !kept->devices->maps.empty()) with_maps_.insert(id);
+  } catch (...) {
+    forget(*kept);
+    throw;
+  }
+  return true;
 }
 
-const worker_record* membership::find(std::string_view name) const noexcept {
-  const auto found = ids_by_name_.find(name);
-  return found == ids_by_name_.end() ? nullptr : find(worker_id{found->second});
+// By everything that its record says of it.
+void membership::forget(const worker_record& whom) noexcept {
+  with_maps_.erase(whom.who.id().value);
+  by_incarnation_.erase(whom.incarnation.value);
+  by_name_.erase(whom.who.name());
+  members_.erase(whom.who.id().value);
 }
 
-const worker_record* membership::find(worker_id id) const noexcept {
+const group_member* membership::find(std::string_view name) const noexcept {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : find(worker_id{found->second});
+}
+
+const group_member* membership::find(worker_id id) const noexcept {
   const auto found = members_.find(id.value);
   return found == members_.end() ? nullptr : &found->second;
 }
 
-const worker_record* membership::find(incarnation_id incarnation) const noexcept {
-  const auto found = ids_by_incarnation_.find(incarnation.value);
-  return found == ids_by_incarnation_.end() ? nullptr : find(worker_id{found->second});
+const group_member* membership::find(incarnation_id incarnation) const noexcept {
+  const auto found = by_incarnation_.find(incarnation.value);
+  return found == by_incarnation_.end() ? nullptr : find(worker_id{found->second});
 }
 
 worker_id membership::lowest_free_id() const noexcept {
   int id = 0;
-  for (const auto& [taken, record] : members_) {
+  for (const auto& [taken, member] : members_) {
     if (taken != id) break;
     ++id;
   }
@@ -186,30 +184,30 @@ std::string membership::device_conflict(const worker_record& newcomer) const {
   // Rules concern those whose maps may name the newcomer, and those that its own maps name.
   std::set<int> concerned = with_maps_;
   for (const auto& [name, map] : newcomer.devices->maps) {
-    if (const worker_record* const target = find(name)) concerned.insert(target->who.id().value);
+    if (const auto target = by_name_.find(name); target != by_name_.end()) concerned.insert(target->second);
   }
   std::vector<worker_devices> others;
   std::size_t place = 0;
   for (const int id : concerned) {
-    const worker_record& record = members_.at(id);
-    if (record.leaving) continue;
+    const group_member& member = members_.at(id);
+    if (member.leaving) continue;
     if (id < newcomer.who.id().value) ++place;
-    others.push_back(record.for_checks());
+    others.push_back(member.record->for_checks());
   }
   return broken_device_rule(newcomer.for_checks(), place, others);
 }
 
 std::string membership::encode() const {
   std::string result = fmt::format("{} {}\n", index_, members_.size());
-  for (const auto& [id, record] : members_) {
-    const std::string text = record.encode();
-    result += fmt::format("{} {} {} {} {}\n{}", id, record.joined, record.leaving ? 1 : 0, record.suspected,
+  for (const auto& [id, member] : members_) {
+    const std::string text = member.record->encode();
+    result += fmt::format("{} {} {} {} {}\n{}", id, member.joined, member.leaving ? 1 : 0, member.suspected,
                           text.size(), text);
   }
   return result;
 }
 
-membership membership::decode(const std::string& text) {
+membership membership::decode(std::string_view text) {
   constexpr std::string_view what = "list of the members";
   membership result;
   std::string_view rest = text;
@@ -218,19 +216,15 @@ membership membership::decode(const std::string& text) {
   for (auto left = parse<std::size_t>(head, 10, what); left != 0; --left) {
     std::string_view line = next_part(rest, '\n');
     const worker_id id = parse_id(next_part(line, ' '), what);
-    const auto joined = parse<std::uint64_t>(next_part(line, ' '), 10, what);
-    const bool leaving = parse<int>(next_part(line, ' '), 10, what) != 0;
-    const auto suspected = parse<std::uint64_t>(next_part(line, ' '), 10, what);
+    group_member member;
+    member.joined = parse<std::uint64_t>(next_part(line, ' '), 10, what);
+    member.leaving = parse<int>(next_part(line, ' '), 10, what) != 0;
+    member.suspected = parse<std::uint64_t>(next_part(line, ' '), 10, what);
     const auto size = parse<std::size_t>(line, 10, what);
     if (size > rest.size()) throw_bad_worker_record(what);
-    auto record = worker_record::decode(std::string(rest.substr(0, size)), id.value);
-    record.joined = joined;
-    record.leaving = leaving;
-    record.suspected = suspected;
+    member.record = std::make_shared<const worker_record>(worker_record::decode(rest.substr(0, size), id.value));
     rest.remove_prefix(size);
-    if (result.find(record.who.name()) || result.find(id) || result.find(record.incarnation))
-      throw_bad_worker_record(what);
-    result.insert(std::move(record));
+    if (!result.insert(std::move(member))) throw_bad_worker_record(what);
   }
   return result;
 }

@@ -12,11 +12,11 @@
 // Only applies entries; member_log accesses the store.
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "../links/peers.hpp"
@@ -47,22 +47,30 @@ struct member_entry {
 
   [[nodiscard]] std::string encode() const;
   /// Throws errc::malformed.
-  static member_entry decode(const std::string& text);
+  static member_entry decode(std::string_view text);
+};
+
+/// A member as the entries tell of it.
+struct group_member {
+  shared_record record;
+  std::uint64_t joined = 0;     ///< its place in the order of joins, from 1
+  bool leaving = false;         ///< it has announced its leave, but not yet its end
+  std::uint64_t suspected = 0;  ///< the entry that asks whether it lives; 0: none
 };
 
 /// What one entry has changed.
 struct membership_change {
   enum class kind : std::uint8_t {
     none,
-    joined,     ///< with record.leaving: some time ago, and it is leaving by now
+    joined,     ///< with member.leaving: some time ago, and it is leaving by now
     left,       ///< it is leaving: it keeps its name and id until it ends
-    gone,       ///< its name and id are free; without record.leaving its leave was not announced
+    gone,       ///< its name and id are free; without member.leaving its leave was not announced
     lost,       ///< the same, of one that was a member
-    suspected,  ///< it is queried whether it lives: by the entry record.suspected
+    suspected,  ///< it is queried whether it lives: by the entry member.suspected
     answered,   ///< it lives
   };
   kind what = kind::none;
-  worker_record record;
+  group_member member;  ///< as it is after the change, or was before its end
   std::string reason;
 };
 
@@ -70,18 +78,18 @@ struct membership_change {
 class membership {
  public:
   /// `index` must be the next one. Throws std::bad_alloc; then nothing has changed.
-  membership_change apply(std::uint64_t index, const member_entry& entry);
+  membership_change apply(std::uint64_t index, member_entry entry);
   /// An entry that cannot be read: nothing changes.
   void skip(std::uint64_t index) noexcept { index_ = index; }
 
   /// The last entry that was applied; indices start at 1.
   [[nodiscard]] std::uint64_t index() const noexcept { return index_; }
   /// Leaving ones included.
-  [[nodiscard]] const std::map<int, worker_record>& members() const noexcept { return members_; }
+  [[nodiscard]] const std::map<int, group_member>& members() const noexcept { return members_; }
   /// Null if there is none.
-  [[nodiscard]] const worker_record* find(std::string_view name) const noexcept;
-  [[nodiscard]] const worker_record* find(worker_id id) const noexcept;
-  [[nodiscard]] const worker_record* find(incarnation_id incarnation) const noexcept;
+  [[nodiscard]] const group_member* find(std::string_view name) const noexcept;
+  [[nodiscard]] const group_member* find(worker_id id) const noexcept;
+  [[nodiscard]] const group_member* find(incarnation_id incarnation) const noexcept;
   [[nodiscard]] worker_id lowest_free_id() const noexcept;
   /// Why the devices and device maps of `newcomer` do not fit those of the members; empty: they do. Ignores leaving
   /// members.
@@ -90,19 +98,20 @@ class membership {
   /// The snapshot that a late worker reads instead of the entries up to index().
   [[nodiscard]] std::string encode() const;
   /// Throws errc::malformed.
-  static membership decode(const std::string& text);
+  static membership decode(std::string_view text);
 
  private:
-  membership_change take(std::uint64_t index, const member_entry& entry);
-  static membership_change suspect(worker_record& whom, std::uint64_t index, membership_change::kind what);
-  membership_change remove(const worker_record& whom, membership_change::kind what, std::string reason);
-  /// Its name, id and incarnation must be free. Throws std::bad_alloc; then nothing has changed.
-  void insert(worker_record who);
+  membership_change take(std::uint64_t index, member_entry&& entry);
+  membership_change remove(const group_member& whom, membership_change::kind what, std::string reason);
+  /// False: its name, id or incarnation is not free, and nothing has changed. Throws std::bad_alloc; then as well.
+  [[nodiscard]] bool insert(group_member who);
+  void forget(const worker_record& whom) noexcept;
 
   std::uint64_t index_ = 0;
-  std::map<int, worker_record> members_;
-  std::map<std::string, int, std::less<>> ids_by_name_;
-  std::map<std::uint64_t, int> ids_by_incarnation_;
+  std::map<int, group_member> members_;
+  // Ids by the names in the records, and by incarnations.
+  std::unordered_map<std::string_view, int> by_name_;
+  std::unordered_map<std::uint64_t, int> by_incarnation_;
   std::set<int> with_maps_;  // those that have device maps
 };
 

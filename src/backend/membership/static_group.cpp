@@ -237,7 +237,7 @@ void static_group::read_peers(deadline until) {
   for (worker_record& each : records) {
     const member_event event{member_event::kind::joined, each.who, each.incarnation, {}};
     own_.events.member(event, [&] {
-      admit(std::move(each));
+      admit(std::make_shared<const worker_record>(std::move(each)));
       return true;
     });
   }

@@ -46,7 +46,7 @@ std::uint64_t stored_number(std::string_view text, std::string_view what) {
 
 void append_records(std::vector<worker_record>& records, std::string_view together) {
   while (!together.empty()) {
-    records.push_back(worker_record::decode(std::string(take_text(together)), static_cast<int>(records.size())));
+    records.push_back(worker_record::decode(take_text(together), static_cast<int>(records.size())));
   }
 }
 

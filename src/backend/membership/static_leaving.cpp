@@ -158,7 +158,7 @@ void static_group::watch_store_host() noexcept {
   for (peer* each : peers_.all()) {
     const bool serves = [&] {
       std::lock_guard lock(each->mutex);
-      return each->record.serves_store && each->present();
+      return each->record->serves_store && each->present();
     }();
     if (serves) failures_.await(*each);
   }

@@ -60,7 +60,7 @@ std::vector<device> worker_group::devices() const {
     std::vector<device_map> back;
     for (const peer* each : peers_.all()) {
       const std::lock_guard lock(each->mutex);
-      if (each->present() && each->record.maps) back.push_back(each->record.maps->responses);
+      if (each->present() && each->maps) back.push_back(each->maps->responses);
     }
     return back;
   });
@@ -92,9 +92,9 @@ worker_record worker_group::own_record() const {
   return record;
 }
 
-peer& worker_group::admit(worker_record record) {
-  record.maps = devices_.maps_with(record.for_checks());
-  return peers_.admit(std::move(record));
+peer& worker_group::admit(shared_record record) {
+  auto maps = devices_.maps_with(record->for_checks());
+  return peers_.admit(std::move(record), std::move(maps));
 }
 
 // ---------------------------------------------------------------- records of ends

@@ -106,7 +106,7 @@ class worker_group : public group_records, private store_user {
   void warm_up_mapped_devices();
   [[nodiscard]] worker_record own_record() const;
   /// Adds a member to the table of peers, with the maps between it and this worker.
-  peer& admit(worker_record record);
+  peer& admit(shared_record record);
 
   void wait_until_quiet(deadline until, leave_interrupt level);
   void settle_loose_ends(deadline until);

@@ -26,7 +26,7 @@ observed_group read_dynamic_group(const bounded_store& all, deadline until) {
   member_log log(own, [](const membership_change&) {});
   log.load(until);
   const membership members = log.members();
-  for (const auto& [id, record] : members.members()) result.members.push_back({record, {}});
+  for (const auto& [id, each] : members.members()) result.members.push_back({*each.record, each.leaving, {}});
   return result;
 }
 
@@ -84,7 +84,7 @@ observed_group read_static_group(const bounded_store& all, deadline until) {
       if (line != std::string::npos && fence->substr(0, line) == fmt::format("{:016x}", each.incarnation.value))
         lost = fence->substr(line + 1);
     }
-    result.members.push_back({std::move(each), std::move(lost)});
+    result.members.push_back({std::move(each), false, std::move(lost)});
   }
   return result;
 }

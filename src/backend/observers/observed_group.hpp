@@ -15,6 +15,7 @@ namespace ferry::inline v0::detail {
 
 struct observed_member {
   worker_record record;
+  bool leaving;      ///< a dynamic group; it has not ended yet
   std::string lost;  ///< why the group has declared it dead; empty: it has not
 };
 

@@ -176,7 +176,7 @@ std::vector<observed_worker> group_observer::workers() {
                                                                               .incarnation = each.record.incarnation,
                                                                               .host = each.record.host,
                                                                               .addresses = each.record.addresses,
-                                                                              .leaving = each.record.leaving,
+                                                                              .leaving = each.leaving,
                                                                               .lost = each.lost});
     }
   }

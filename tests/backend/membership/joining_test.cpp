@@ -285,8 +285,8 @@ TEST_CASE("a worker whose entry was read and removed before it knew of it has jo
     if (asked) {
       others.catch_up();
       const auto there = others.members();
-      (void)others.append(
-          detail::member_entry::suspect(there.find("member")->incarnation, there.find("newcomer")->incarnation));
+      (void)others.append(detail::member_entry::suspect(there.find("member")->record->incarnation,
+                                                        there.find("newcomer")->record->incarnation));
       CHECK(others.members().find("newcomer")->suspected != 0);
     }
     for (std::uint64_t i = 0; i != 2 * detail::member_log::kept_entries; ++i) {

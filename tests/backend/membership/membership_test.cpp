@@ -43,16 +43,16 @@ worker_record record(const std::string& name, int id, std::uint64_t incarnation)
 
 std::vector<std::string> names(const membership& group) {
   std::vector<std::string> result;
-  for (const auto& [id, each] : group.members()) result.push_back(each.who.name());
+  for (const auto& [id, each] : group.members()) result.push_back(each.record->who.name());
   return result;
 }
 
 const char* verb_of(const membership_change& change) {
   switch (change.what) {
     case kind::none: return "nothing about ";
-    case kind::joined: return change.record.leaving ? "leaving already: " : "+";
+    case kind::joined: return change.member.leaving ? "leaving already: " : "+";
     case kind::left: return "-";
-    case kind::gone: return change.record.leaving ? "0" : "-0";
+    case kind::gone: return change.member.leaving ? "0" : "-0";
     case kind::lost: return "x";
     case kind::suspected: return "?";
     case kind::answered: return "!";
@@ -64,7 +64,7 @@ const char* verb_of(const membership_change& change) {
 struct reader {
   explicit reader(std::shared_ptr<ferry::store> where)
       : log(std::move(where), [this](const membership_change& change) {
-          changes.push_back(verb_of(change) + change.record.who.name());
+          changes.push_back(verb_of(change) + change.member.record->who.name());
         }) {}
   std::vector<std::string> changes;
   patient_log log;
@@ -171,7 +171,7 @@ TEST_CASE("a leaving worker keeps its name and its id until it is gone") {
   SUBCASE("by that of a member that found it dead: it had left, and was not lost") {
     const auto change = apply(member_entry::lost(incarnation_id{10}, incarnation_id{11}, "silent"));
     CHECK(change.what == kind::gone);
-    CHECK(change.record.leaving);
+    CHECK(change.member.leaving);
   }
   SUBCASE("while it leaves it may report that another one is dead") {
     CHECK(apply(member_entry::lost(incarnation_id{11}, incarnation_id{10}, "silent")).what == kind::lost);
@@ -182,7 +182,7 @@ TEST_CASE("a leaving worker keeps its name and its id until it is gone") {
   // Without having announced its leave.
   const auto change = apply(member_entry::gone(incarnation_id{12}));
   CHECK(change.what == kind::gone);
-  CHECK_FALSE(change.record.leaving);
+  CHECK_FALSE(change.member.leaving);
 }
 
 TEST_CASE("a member that is queried whether it lives, and answers in time, is not lost") {
@@ -252,8 +252,8 @@ TEST_CASE("a worker whose device maps conflict with those of the members does no
   CHECK(group.device_conflict(bad).find("worker c has target devices") == 0);
   CHECK(apply(member_entry::join(poor)) == kind::joined);
   const auto got = membership::decode(group.encode());
-  CHECK(*got.find("d")->devices == *group.find("d")->devices);
-  CHECK_FALSE(got.find("b")->devices);
+  CHECK(*got.find("d")->record->devices == *group.find("d")->record->devices);
+  CHECK_FALSE(got.find("b")->record->devices);
   CHECK(got.encode() == group.encode());
 }
 
@@ -302,7 +302,7 @@ TEST_CASE("a member that is gone is found by nothing") {
   CHECK(found("b", 2, 12) == 3);
   group.apply(4, member_entry::join(record("a", 3, 13)));
   CHECK(found("a", 3, 13) == 3);
-  CHECK(group.find("a")->who.id().value == 3);
+  CHECK(group.find("a")->record->who.id().value == 3);
 }
 
 TEST_CASE("all readers of a log come to the same result") {
