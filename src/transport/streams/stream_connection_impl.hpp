@@ -255,8 +255,10 @@ class stream_connection final : public connection,
   std::atomic<std::uint32_t> lingers_{0};           // counts those that left the descriptor disarmed
   std::atomic<std::uint32_t> drives_{0};            // the same
   std::atomic<std::uint32_t> hold_backs_{0};        // counts messages that were held back
-  std::uint32_t seen_events_ = 0;                   // the reactor's count of events at the last linger; the reader's
-  std::uint32_t seen_lingers_ = 0;                  // this and the next two belong to the monitor
+  std::atomic<std::uint32_t> own_events_{0};        // counts those of the descriptor
+  std::uint32_t seen_events_ = 0;                   // those of all others, at the last linger; the reader's
+  std::uint32_t seen_lingers_ = 0;                  // this and the next three belong to the monitor
+  std::uint32_t seen_hold_backs_ = 0;
   std::uint32_t seen_drives_ = 0;
   bool lingered_ = false;           // since it last armed the descriptor
   std::atomic<bool> noted_{false};  // registered with the monitor, for its next tick

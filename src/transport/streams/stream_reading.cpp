@@ -25,7 +25,7 @@ constexpr std::chrono::microseconds driver_yield_after{200};  // a driver that s
 constexpr std::chrono::milliseconds watched_after_drives{16};
 // So many events of other descriptors, from one message of a connection to its next, leave its thread free to sleep on
 // this connection alone. With more, the thread is wanted in the epoll.
-constexpr std::uint32_t few_events = 2;
+constexpr std::int32_t few_events = 2;
 
 }  // namespace
 
@@ -223,6 +223,7 @@ void stream_connection::write_if_blocked() noexcept {
 }
 
 void stream_connection::on_ready(readiness ready) noexcept {
+  own_events_.fetch_add(1, std::memory_order_relaxed);
   if (ready.writable || over_rings_) write_if_blocked();
   // Reported although reading is paused, and remembered: the reader may pause before it comes to the end.
   if (ready.hung_up) hung_up_.store(true);
@@ -279,13 +280,16 @@ bool stream_connection::resume_watching(bool now) noexcept {
   }
   const std::uint32_t held_back = hold_backs_.load();
   flush_held_back();
+  // More will be held back soon: to stay registered costs less than to wake the monitor again.
+  const bool more = std::exchange(seen_hold_backs_, held_back) != held_back && !closed_.load();
   const std::uint32_t lingers = lingers_.load();
   if (std::exchange(seen_lingers_, lingers) != lingers) {
     lingered_ = true;
     if (!closed_.load()) return false;
   }
-  noted_.store(false);
+  if (!more) noted_.store(false);
   if (std::exchange(lingered_, false) || !drives_noted_.load()) keep_watched();
+  if (more) return false;
   // Another thread may have told the monitor in between and found it still registered.
   return (lingers_.load() == lingers && hold_backs_.load() == held_back) || noted_.exchange(true);
 }
@@ -305,8 +309,8 @@ bool stream_connection::linger(io_threads& on) noexcept {
     return false;
   }
   const auto budget = spin_.budget();
-  const std::uint32_t events = on.events();
-  const bool crowded = events - std::exchange(seen_events_, events) > few_events;
+  const std::uint32_t others = on.events() - own_events_.load(std::memory_order_relaxed);
+  const bool crowded = static_cast<std::int32_t>(others - std::exchange(seen_events_, others)) > few_events;
   if (crowded && budget.count() == 0) {
     leave_reader();
     keep_watched();
