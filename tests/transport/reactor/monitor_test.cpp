@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::chrono::seconds patience{60};
 
-// Counts how often it is asked, and is done after the `asked`-th time.
+// Counts how often it is asked, and is done after the `wanted`-th time.
 class asked_again final : public ferry::deferred_io {
  public:
   explicit asked_again(int wanted) : wanted_(wanted) {}
