@@ -40,7 +40,7 @@ class connection_receiver {
     return true;
   }
   /// How many messages are expected. While this is not zero, a connection whose driver has returned is watched again at
-  /// once; else within some ten milliseconds, without keep_watched().
+  /// once; else within tens of milliseconds, without keep_watched().
   [[nodiscard]] virtual std::size_t expected_messages() const noexcept = 0;
 };
 
