@@ -1,5 +1,5 @@
-// Small calls per second over TCP with 64 of them in flight, in four styles of user code, against the same number of
-// messages of the same size over a bare socket.
+// Small calls per second with 64 of them in flight, in four styles of user code, over tcp and unix against the same number of
+// messages of the same size over a bare socket. Over shm there is no such thing to compare with.
 //
 //   continuations  the completion of each call makes the next
 //   futures        one thread goes through a ring of 64 futures: get() the oldest, call again
@@ -11,7 +11,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ferry/ferry.hpp>
@@ -30,7 +32,16 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t small_message = ferry::frame_header::encoded_size + 8;
-constexpr double wanted_rate = 300'000;
+
+// Of calls a second: with continuations and coroutines, and with one thread that goes through its futures.
+struct wanted_rates {
+  double calls;
+  double futures;
+};
+wanted_rates wanted_over(std::string_view transport) {
+  if (transport == "shm") return {1'000'000, 400'000};
+  return {600'000, 400'000};
+}
 
 ferry::task<std::size_t> call_repeatedly(const ferry::worker& caller, clock::time_point until) {
   std::size_t calls = 0;
@@ -72,16 +83,18 @@ struct style {
 constexpr style styles[] = {
     {"continuations", continuations}, {"futures", futures}, {"coroutines", coroutines}, {"notify", one_way}};
 
-void measure(report& out, const options& chosen, pin_mode pin) {
-  const std::string prefix = "tcp/" + std::string(name_of(pin)) + "/";
+void measure(report& out, const options& chosen, const std::string& transport, pin_mode pin) {
+  const std::string prefix = transport + "/" + std::string(name_of(pin)) + "/";
   std::vector<style> wanted;
   for (const style& one : styles) {
     if (chosen.wants(prefix + one.name)) wanted.push_back(one);
   }
   if (wanted.empty()) return;
   const auto window = chosen.window_or(250ms);
-  worker_pair pair({.transport = "tcp"}, pin);
-  raw_pair raw("tcp", pin);
+  worker_pair pair({.transport = transport}, pin);
+  const bool over_sockets = transport != "shm" && !chosen.alone;
+  std::optional<raw_pair> raw;
+  if (over_sockets) raw.emplace(transport, pin);
   for (const style& one : wanted) one.run(pair.caller(), window / 4);
   pair.pin();
 
@@ -89,9 +102,9 @@ void measure(report& out, const options& chosen, pin_mode pin) {
   repeated single;
   std::vector<repeated> rates(wanted.size());
   for (int repeat = 0; repeat != chosen.repeats; ++repeat) {
-    if (!chosen.alone) {
-      batched.add(raw.stream_messages(small_message, in_flight, true, window));
-      single.add(raw.stream_messages(small_message, in_flight, false, window));
+    if (over_sockets) {
+      batched.add(raw->stream_messages(small_message, in_flight, true, window));
+      single.add(raw->stream_messages(small_message, in_flight, false, window));
     }
     for (std::size_t i = 0; i != wanted.size(); ++i) rates[i].add(wanted[i].run(pair.caller(), window));
   }
@@ -99,10 +112,12 @@ void measure(report& out, const options& chosen, pin_mode pin) {
   out.section(prefix);
   const auto n = static_cast<std::size_t>(chosen.repeats);
   for (std::size_t i = 0; i != wanted.size(); ++i) {
-    out.add(prefix + wanted[i].name, rates[i], "/s", "raw, batches of 64", chosen.alone ? nullptr : &batched, n,
-            target{wanted_rate, true, false});
+    const auto goals = wanted_over(transport);
+    out.add(prefix + wanted[i].name, rates[i], "/s", over_sockets ? "raw, batches of 64" : "",
+            over_sockets ? &batched : nullptr, n,
+            target{wanted[i].run == futures ? goals.futures : goals.calls, true, false});
   }
-  if (chosen.alone) return;
+  if (!over_sockets) return;
   out.add(prefix + "raw-batched", batched, "/s", "", nullptr, n);
   out.add(prefix + "raw-one-by-one", single, "/s", "raw, batches of 64", &batched, n);
 }
@@ -116,11 +131,11 @@ int main(int argc, char** argv) {
   roles.emplace(raw_role, serve_raw);
   run_role(argc, argv, roles);
   const options chosen = read_options(argc, argv, "rate: small calls per second, 64 under way");
-  end_after(chosen.limit.count() != 0 ? chosen.limit : std::chrono::seconds(120));
+  end_after(chosen.limit.count() != 0 ? chosen.limit : std::chrono::seconds(240));
   try {
     report out("rate", chosen);
     for (const pin_mode pin : chosen.pins_or({pin_mode::two_cores, pin_mode::same_core, pin_mode::unpinned})) {
-      measure(out, chosen, pin);
+      for (const char* transport : {"tcp", "unix", "shm"}) measure(out, chosen, transport, pin);
     }
     return 0;
   } catch (const std::exception& e) {

@@ -39,7 +39,8 @@ shared_memory_stats shared_memory_allocator::stats() const noexcept {
   const detail::shared_arena* const arena = detail::shared_arena::of_process();
   if (arena == nullptr) return {};
   const auto now = arena->now();
-  return {now.blocks, now.used_bytes, now.cached_bytes, arena->bytes().size()};
+  return {now.blocks, now.used_bytes, now.cached_bytes, arena->bytes().size(),
+          detail::handed_over_block::bytes_of_process()};
 }
 
 std::string_view shared_memory_allocator::obstacle() const noexcept { return detail::shared_arena::obstacle(); }

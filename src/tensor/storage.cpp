@@ -34,7 +34,9 @@ constinit thread_local bool shares = false;
 void* shared_allocate(std::size_t bytes) noexcept {
   if (!shares || bytes < least_shared) return nullptr;
   shared_arena* const arena = shared_arena::of_process();
-  return arena ? arena->allocate(bytes) : nullptr;
+  void* const memory = arena ? arena->allocate(bytes) : nullptr;
+  if (memory) shared_arena::note_tensor();
+  return memory;
 }
 
 }  // namespace

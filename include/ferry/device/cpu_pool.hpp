@@ -21,7 +21,8 @@ void cpu_deallocate(void* memory, std::size_t bytes) noexcept;
 
 /// Bounds the bytes that the process keeps for reuse (the threads' caches, up to 2 MiB each, are extra); least recently
 /// used blocks are released at once. Default: an eighth of the memory, of the machine or of the control group. 0: only
-/// the threads' caches stay. Thread-safe.
+/// the threads' caches stay. Shared memory that is free, and that which other processes were handed over `shm`, have the same bound, each
+/// for itself. Thread-safe.
 void cpu_pool_set_limit(std::size_t bytes) noexcept;
 
 /// Releases the cached blocks of the process and of the calling thread to the system. Thread-safe.

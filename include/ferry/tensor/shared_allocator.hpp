@@ -24,6 +24,8 @@ struct shared_memory_stats {
   std::uint64_t cached_bytes = 0;
   /// The most that there can be (FERRY_SHARED_MEMORY, in MiB); 0: nothing can be shared.
   std::uint64_t capacity_bytes = 0;
+  /// Of the used bytes, those of copies of ordinary tensors that other processes have; at most as many as cpu_pool_set_limit() allows.
+  std::uint64_t handed_over_bytes = 0;
 };
 
 /// Allocates host memory that the process shares with those that it is connected to over `shm`. A tensor of such memory, or a view

@@ -77,7 +77,8 @@ struct transport_options {
   /// `shm`: the two processes read large tensors from each other's GPU memory (the channel `cuda_ipc`) where both can. Not:
   /// through page-locked memory.
   bool share_device_memory = true;
-  /// `shm`: tensors of shared_allocator() are read in place by the other process (the channel `shm`). Not: copied.
+  /// `shm`: tensors of shared_allocator() are read in place by the other process (the channel `shm`), and copies of other large
+  /// ones are handed to it where the two take turns (docs/transports.md). Not: all go through the rings.
   bool share_host_memory = true;
 
   /// The other end must have the same secret for a connection to be made. Empty: no secret, and the other end must have

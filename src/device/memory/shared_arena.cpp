@@ -9,6 +9,7 @@
 #include <exception>
 #include <iterator>
 #include <memory>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -94,9 +95,22 @@ const process_arena& arena_of_process() noexcept {
   return *only;
 }
 
+// In blocks that were handed over.
+constinit std::atomic<std::size_t> handed_over_bytes{0};
+
+// False, and adds nothing, if the sum were more than `most`.
+bool add_within(std::atomic<std::size_t>& to, std::size_t what, std::uint64_t most) noexcept {
+  std::size_t now = to.load(std::memory_order_relaxed);
+  do {
+    if (what > most || now > most - what) return false;
+  } while (!to.compare_exchange_weak(now, now + what, std::memory_order_relaxed));
+  return true;
+}
+
 // What offset_of() looks at: set with the first block.
 constinit std::atomic<std::byte*> used_arena{nullptr};
 constinit std::atomic<std::size_t> used_size{0};
+constinit std::atomic<bool> tensors_made{false};
 
 }  // namespace
 
@@ -105,6 +119,10 @@ std::string_view shared_arena::obstacle() noexcept {
   const process_arena& mine = arena_of_process();
   return in_forked_child.load(std::memory_order_relaxed) ? "this process was forked from one that shares memory"
                                                          : mine.obstacle;
+}
+bool shared_arena::has_tensors() noexcept { return tensors_made.load(std::memory_order_relaxed); }
+void shared_arena::note_tensor() noexcept {
+  if (!has_tensors()) tensors_made.store(true, std::memory_order_relaxed);
 }
 bool shared_arena::in_use() noexcept { return used_arena.load(std::memory_order_acquire) != nullptr; }
 
@@ -182,7 +200,7 @@ void shared_arena::drop_pages(std::size_t offset, std::size_t size) const noexce
               static_cast<off_t>(size));
 }
 
-void* shared_arena::allocate(std::size_t bytes) noexcept {
+void* shared_arena::allocate(std::size_t bytes, room wanted) noexcept {
   if (bytes == 0 || bytes > bytes_.size() || in_forked_child.load(std::memory_order_relaxed)) return nullptr;
   const std::size_t size = rounded(bytes);
   std::optional<std::size_t> offset;
@@ -193,7 +211,7 @@ void* shared_arena::allocate(std::size_t bytes) noexcept {
     fresh = !offset;
     if (!fresh) now_.cached_bytes -= size;
     if (!offset) offset = take(cold_, size);
-    if (!offset) {  // free blocks of either kind may be neighbours
+    if (!offset && wanted == room::made) {  // free blocks of either kind may be neighbours
       trim_locked();
       offset = take(cold_, size);
     }
@@ -268,6 +286,44 @@ void shared_arena::trim_locked() noexcept {
 shared_arena::figures shared_arena::now() const noexcept {
   const std::lock_guard lock(mutex_);
   return now_;
+}
+
+// ---------------------------------------------------------------- handed_over_block
+
+std::shared_ptr<const handed_over_block> handed_over_block::make(std::size_t bytes,
+                                                                 const std::shared_ptr<handed_over_share>& share) {
+  auto made = std::make_shared<const handed_over_block>(rounded(bytes), share);
+  return made->memory_ ? made : nullptr;
+}
+
+handed_over_block::handed_over_block(std::size_t bytes, std::shared_ptr<handed_over_share> share) noexcept
+    : bytes_(bytes), share_(std::move(share)) {
+  shared_arena* const arena = shared_arena::of_process();
+  if (arena == nullptr) return;
+  const auto limit = std::min<std::uint64_t>(get_cpu_pool_stats().limit_bytes, arena->bytes().size() / 2);
+  if (!add_within(share_->blocks, 1, handed_over_share::most_blocks)) return;
+  const bool only = share_->bytes.load(std::memory_order_relaxed) == 0;
+  if (add_within(share_->bytes, bytes_, only ? bytes_ : handed_over_share::most_bytes)) {
+    if (add_within(handed_over_bytes, bytes_, limit)) {
+      memory_ = static_cast<std::byte*>(arena->allocate(bytes_, shared_arena::room::as_it_is));
+      if (memory_) return;
+      handed_over_bytes.fetch_sub(bytes_, std::memory_order_relaxed);
+    }
+    share_->bytes.fetch_sub(bytes_, std::memory_order_relaxed);
+  }
+  share_->blocks.fetch_sub(1, std::memory_order_relaxed);
+}
+
+handed_over_block::~handed_over_block() {
+  if (!memory_) return;
+  shared_arena::of_process()->deallocate(memory_, bytes_);
+  handed_over_bytes.fetch_sub(bytes_, std::memory_order_relaxed);
+  share_->bytes.fetch_sub(bytes_, std::memory_order_relaxed);
+  share_->blocks.fetch_sub(1, std::memory_order_relaxed);
+}
+
+std::uint64_t handed_over_block::bytes_of_process() noexcept {
+  return handed_over_bytes.load(std::memory_order_relaxed);
 }
 
 }  // namespace ferry::inline v0::detail

@@ -3,9 +3,11 @@
 // The host memory of this process that others of the machine read in place: one sealed memfd, of which only pages that were used
 // exist, so that one descriptor hands over all blocks that there are or will be.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -29,8 +31,11 @@ class shared_arena {
   [[nodiscard]] static shared_arena* of_process() noexcept;
   /// A literal; empty where of_process() is not null.
   [[nodiscard]] static std::string_view obstacle() noexcept;
-  /// Whether any block was ever allocated in this process. Cheap.
+  /// Whether any block of it was ever allocated. Cheap.
   [[nodiscard]] static bool in_use() noexcept;
+  /// Whether any tensor was ever made in it, which is to be said. Cheap.
+  [[nodiscard]] static bool has_tensors() noexcept;
+  static void note_tensor() noexcept;
   /// Where `at` lies within the memory; none if it does not. Cheap.
   [[nodiscard]] static std::optional<std::uint64_t> offset_of(const void* at) noexcept;
 
@@ -40,8 +45,10 @@ class shared_arena {
   shared_arena(const shared_arena&) = delete;
   shared_arena& operator=(const shared_arena&) = delete;
 
-  /// Uninitialised bytes on a page boundary, whose pages exist; null if there is no room or no memory.
-  [[nodiscard]] void* allocate(std::size_t bytes) noexcept;
+  enum class room : std::uint8_t { as_it_is, made };
+  /// Uninitialised bytes on a page boundary, whose pages exist; null if there is no room, for which free memory is given back to the
+  /// system if it is to be made, or no memory.
+  [[nodiscard]] void* allocate(std::size_t bytes, room wanted = room::made) noexcept;
   /// What allocate(bytes) returned. Kept for reuse, up to the limit of cpu_pool_set_limit(), else given back to the system.
   void deallocate(void* memory, std::size_t bytes) noexcept;
   /// Gives free memory back to the system.
@@ -74,6 +81,39 @@ class shared_arena {
   free_blocks warm_;
   free_blocks cold_;
   figures now_;
+};
+
+/// How much one connection has of what is handed over.
+struct handed_over_share {
+  /// So that tensors that are lent find room in the table of loans, and what is under way is bounded like what rings would hold; but one
+  /// block may be larger.
+  static constexpr std::size_t most_blocks = 64;
+  static constexpr std::size_t most_bytes = std::size_t{256} << 20U;
+  std::atomic<std::size_t> blocks{0};
+  std::atomic<std::size_t> bytes{0};
+};
+
+/// A block of the process's arena for a message of ordinary memory, which another process has from when it is told of it until this is
+/// destroyed. Readers decide how long that is: all of them together have no more than cpu_pool_set_limit() allows, nor than half of the
+/// arena.
+class handed_over_block {
+ public:
+  /// Null: the readers have too much, or there is no memory. Throws std::bad_alloc.
+  static std::shared_ptr<const handed_over_block> make(std::size_t bytes,
+                                                       const std::shared_ptr<handed_over_share>& share);
+  handed_over_block(std::size_t bytes, std::shared_ptr<handed_over_share> share) noexcept;
+  ~handed_over_block();
+  handed_over_block(const handed_over_block&) = delete;
+  handed_over_block& operator=(const handed_over_block&) = delete;
+
+  [[nodiscard]] std::byte* memory() const noexcept { return memory_; }
+  /// Of all there are, in whole granules.
+  [[nodiscard]] static std::uint64_t bytes_of_process() noexcept;
+
+ private:
+  const std::size_t bytes_;
+  const std::shared_ptr<handed_over_share> share_;
+  std::byte* memory_ = nullptr;
 };
 
 }  // namespace ferry::inline v0::detail

@@ -27,6 +27,9 @@ namespace {
 
 constexpr std::chrono::milliseconds look_again_after{50};
 
+// So many tensors are handed over before one tries whether the reader keeps pace by now.
+constexpr unsigned handed_over_in_a_row = 64;
+
 using shared_word = std::atomic_ref<std::uint32_t>;
 
 }  // namespace
@@ -132,6 +135,10 @@ bool lent_blocks::reader_has_host() const noexcept {
   return shared_word(said_->reads_host).load(std::memory_order_acquire) != 0;
 }
 
+bool lent_blocks::reader_takes_over() const noexcept {
+  return shared_word(said_->reads_host).load(std::memory_order_acquire) == loan_control::takes_over;
+}
+
 std::optional<loan> lent_blocks::lend(storage block, bool once) {
   collect();
   const std::lock_guard lock(mutex_);
@@ -187,7 +194,9 @@ void lent_blocks::look_after(std::shared_ptr<lent_blocks> blocks) noexcept {
 
 // ---------------------------------------------------------------- borrowed_blocks
 
-void borrowed_blocks::announce_host() noexcept { shared_word(say_->reads_host).store(1, std::memory_order_release); }
+void borrowed_blocks::announce_host(bool takes_over) noexcept {
+  shared_word(say_->reads_host).store(takes_over ? loan_control::takes_over : 1, std::memory_order_release);
+}
 void borrowed_blocks::withdraw_host() noexcept { shared_word(say_->reads_host).store(0, std::memory_order_release); }
 
 borrowed_blocks::~borrowed_blocks() {
@@ -224,7 +233,7 @@ direct_memory::direct_memory(const shared_rings& rings, unique_fd peer_process, 
       theirs_(std::move(theirs)),
       host_(std::move(host.theirs)),
       borrowed_(std::make_shared<borrowed_blocks>(rings.memory(), rings.borrowed())) {
-  if (host_) borrowed_->announce_host();
+  if (host_) borrowed_->announce_host(host_->takes_over());
 }
 
 direct_memory::~direct_memory() { close(); }
@@ -237,12 +246,21 @@ std::string_view direct_memory::why_not_host() const noexcept {
   if (!lent_->reader_has_host()) return "the other process cannot map this one's shared memory (its log says why)";
   if (lent_->watched() == lent_blocks::watch_state::impossible)
     return "the peer's process cannot be watched: it is in another namespace of processes, or descriptors are short";
-  if (!shared_arena::in_use()) return "no tensor of this process was made by ferry::shared_allocator()";
   return {};
 }
 
+bool direct_memory::hands_over(std::size_t bytes) const noexcept {
+  return in_turns_.load(std::memory_order_relaxed) && bytes >= least_handed_over && lent_->reader_takes_over() &&
+         why_not_host().empty();
+}
+
 std::string_view direct_memory::why_not(device from, device to) const noexcept {
-  if (from.is_cpu() && to.is_cpu()) return why_not_host();
+  if (from.is_cpu() && to.is_cpu()) {
+    const std::string_view why = why_not_host();
+    if (why.empty() && !shared_arena::has_tensors())
+      return "no tensor of this process was made by ferry::shared_allocator()";
+    return why;
+  }
   if (!from.is_cuda() || !to.is_cuda()) return "only GPUs of CUDA read each other's memory";
   if (!obstacle_.empty()) return obstacle_;
   const auto found =
@@ -256,8 +274,9 @@ std::string_view direct_memory::why_not(device from, device to) const noexcept {
 
 bool direct_memory::can_lend(const tensor& packed, device to) const noexcept {
   if (packed.device().is_cpu()) {
-    return to.is_cpu() && packed.storage().in_shared_memory() && packed_bytes(packed).size() >= least_shared &&
-           why_not_host().empty();
+    const std::size_t bytes = packed_bytes(packed).size();
+    if (!to.is_cpu()) return false;
+    return packed.storage().in_shared_memory() ? bytes >= least_shared && why_not_host().empty() : hands_over(bytes);
   }
   const bool by_ferry = packed.storage().in_stream_order();  // else its memory is of no pool
   return by_ferry && packed_bytes(packed).size() >= least_direct && why_not(packed.device(), to).empty();
@@ -271,9 +290,9 @@ std::optional<loan_note> direct_memory::lend(const tensor& packed) noexcept {
   const storage& block = packed.storage();
   if (packed.device().is_cpu()) {
     const auto bytes = packed_bytes(packed);
-    const auto at = shared_arena::offset_of(bytes.data());
+    const auto at = block.in_shared_memory() ? shared_arena::offset_of(bytes.data()) : std::nullopt;
     const auto of = at ? lent_->lend(block, true) : std::nullopt;
-    if (!of) return std::nullopt;
+    if (!of) return hands_over(bytes.size()) ? hand_over(bytes) : std::nullopt;
     return loan_note{loan_note::host_pool, *of, *at, bytes.size(), {}};
   }
   const auto name = name_cuda_block(packed.device(), block.data());
@@ -285,6 +304,28 @@ std::optional<loan_note> direct_memory::lend(const tensor& packed) noexcept {
   const auto bytes = packed_bytes(packed);
   return loan_note{static_cast<std::uint32_t>(pool - ours_.begin()), *of,
                    static_cast<std::uint64_t>(bytes.data() - block.data()), bytes.size(), *name};
+}
+
+std::optional<loan_note> direct_memory::hand_over(std::span<const std::byte> bytes) noexcept {
+  // Else a reader that dies would keep it.
+  if (lent_->watched() != lent_blocks::watch_state::on) return std::nullopt;
+  if (handed_over_.fetch_add(1, std::memory_order_relaxed) % handed_over_in_a_row == handed_over_in_a_row - 1) {
+    ask_again_.store(true, std::memory_order_relaxed);
+    reader_keeps_pace(true);
+  }
+  lent_->collect();  // first: the caches have what has been given back last
+  // Kept until it is filled: a reader that lies may give it back already.
+  std::shared_ptr<const handed_over_block> block;
+  std::optional<loan> of;
+  try {
+    block = handed_over_block::make(bytes.size(), share_);
+    if (block) of = lent_->lend(storage::foreign(block->memory(), bytes.size(), {}, block));
+  } catch (const std::exception&) {  // no memory: it goes through the rings
+  }
+  if (!of) return std::nullopt;
+  std::memcpy(block->memory(), bytes.data(), bytes.size());
+  return loan_note{
+      loan_note::handed_over_pool, *of, shared_arena::offset_of(block->memory()).value(), bytes.size(), {}};
 }
 
 std::shared_ptr<borrowed_blocks> direct_memory::borrowed() const {

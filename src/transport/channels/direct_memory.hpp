@@ -21,6 +21,7 @@
 
 #include "../../base/unique_fd.hpp"
 #include "../../device/cuda/cuda_ipc.hpp"
+#include "../../device/memory/shared_arena.hpp"
 #include "../shm/peer_memory.hpp"
 #include "../shm/shared_rings.hpp"
 
@@ -39,7 +40,9 @@ struct loan {
 struct loan_note {
   static constexpr std::size_t encoded_size = 96;
   static constexpr std::uint32_t host_pool = 0xffffffff;
-  std::uint32_t pool = 0;  ///< which of those that the lender handed over; or its host memory
+  static constexpr std::uint32_t handed_over_pool =
+      0xfffffffe;          ///< of host memory that the lender does not look at meanwhile
+  std::uint32_t pool = 0;  ///< which of those that the lender offered; or its host memory
   loan of;
   std::uint64_t offset = 0;  ///< in the block, or in the host memory
   std::uint64_t bytes = 0;
@@ -64,8 +67,9 @@ class lent_blocks {
   void watch(int socket) noexcept;
   /// Where it is impossible, blocks that the reader has when it dies would never come back.
   [[nodiscard]] watch_state watched() const noexcept { return watch_.load(std::memory_order_acquire); }
-  /// Whether the reader has mapped the host memory of this process.
+  /// Whether the reader has mapped the host memory of this process; and whether it takes over what is handed to it.
   [[nodiscard]] bool reader_has_host() const noexcept;
+  [[nodiscard]] bool reader_takes_over() const noexcept;
   /// Keeps the block; none if too many are lent, or this one is and must not be twice.
   std::optional<loan> lend(storage block, bool once = false);
   /// The other process has not been told of it.
@@ -104,8 +108,8 @@ class borrowed_blocks {
   void give_back(loan which) noexcept;
   /// Called after each give_back(), to wake the other end; may be empty.
   void set_news(std::function<void()> news);
-  /// The lender may lend host memory, which is mapped; or may not any more.
-  void announce_host() noexcept;
+  /// The lender may lend host memory, which is mapped, and hand it over or not; or may not any more.
+  void announce_host(bool takes_over) noexcept;
   void withdraw_host() noexcept;
 
  private:
@@ -137,6 +141,9 @@ inline constexpr std::string_view no_host_memory =
     "an end of the connection shares no host memory: share_host_memory is false, FERRY_SHARED_MEMORY is 0, "
     "or it is of another ferry release";
 
+/// Ordinary tensors of so many bytes and more may be handed over.
+inline constexpr std::size_t least_handed_over = std::size_t{256} << 10U;
+
 /// Both for one connection. Thread-safe.
 class direct_memory {
  public:
@@ -150,11 +157,19 @@ class direct_memory {
 
   /// Why the peer's device `to` cannot read memory of `from`; empty: it can. A literal.
   [[nodiscard]] std::string_view why_not(device from, device to) const noexcept;
-  /// Whether that device can read this tensor, and it is large enough to be lent. It is packed.
+  /// Whether that device can read this tensor, and it is large enough to be lent, or a copy of it to be handed over. It is packed.
   [[nodiscard]] bool can_lend(const tensor& packed, device to) const noexcept;
-  /// Lends a tensor for which can_lend() is true, and which is complete before the note is sent; none if too many are lent, this one
-  /// of the host is lent already (a reader that writes to one must not see it in the other), or the memory has no name.
+  /// Lends a tensor for which can_lend() is true, and which is complete before the note is sent, or hands a copy over; none if too many
+  /// are lent, this one of the host is lent already (a reader that writes to one must not see it in the other), the memory has no name, or
+  /// there is none for a copy.
   [[nodiscard]] std::optional<loan_note> lend(const tensor& packed) noexcept;
+  /// Whether what is written to the rings is read meanwhile. While it is not, each fill of a ring costs a change of processes, and large
+  /// tensors of ordinary memory are copied once and handed over.
+  void reader_keeps_pace(bool is) noexcept { in_turns_.store(!is, std::memory_order_relaxed); }
+  /// Whether that is to be found out now, for once.
+  [[nodiscard]] bool asks_for_pace() noexcept {
+    return ask_again_.load(std::memory_order_relaxed) && ask_again_.exchange(false, std::memory_order_relaxed);
+  }
 
   [[nodiscard]] const std::shared_ptr<lent_blocks>& lent() const noexcept { return lent_; }
   /// Null after close().
@@ -168,11 +183,17 @@ class direct_memory {
 
  private:
   [[nodiscard]] std::string_view why_not_host() const noexcept;
+  [[nodiscard]] bool hands_over(std::size_t bytes) const noexcept;
+  [[nodiscard]] std::optional<loan_note> hand_over(std::span<const std::byte> bytes) noexcept;
 
   const std::string_view obstacle_;
   const std::vector<offered_pool> ours_;
   const bool host_offered_;
   const std::shared_ptr<lent_blocks> lent_;
+  const std::shared_ptr<handed_over_share> share_ = std::make_shared<handed_over_share>();
+  std::atomic<bool> in_turns_{false};
+  std::atomic<bool> ask_again_{false};
+  std::atomic<unsigned> handed_over_{0};
   mutable std::mutex mutex_;  // guards what follows
   std::vector<std::shared_ptr<imported_pool>> theirs_;
   std::shared_ptr<peer_memory> host_;

@@ -23,11 +23,13 @@ class borrowed_bytes {
   borrowed_bytes(const loan_note& note, std::shared_ptr<borrowed_blocks> from, std::shared_ptr<peer_memory> memory,
                  std::uint64_t expected)
       : note_(note), from_(std::move(from)), memory_(std::move(memory)) {
-    const bool good = memory_ && note.pool == loan_note::host_pool && note.bytes == expected && expected != 0 &&
-                      memory_->has(note.offset, note.bytes);
+    const bool handed_over = note.pool == loan_note::handed_over_pool;
+    const bool good = memory_ && (handed_over ? memory_->takes_over() : note.pool == loan_note::host_pool) &&
+                      note.bytes == expected && expected != 0 && memory_->has(note.offset, note.bytes);
+    const auto how = handed_over ? peer_memory::given::handed_over : peer_memory::given::lent;
     peer_memory::use begun;
     try {
-      if (good) begun = memory_->begin_use(note.offset, note.bytes);
+      if (good) begun = memory_->begin_use(note.offset, note.bytes, how);
     } catch (const std::bad_alloc&) {
       from_->give_back(note.of);
       throw;

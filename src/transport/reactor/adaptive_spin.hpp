@@ -21,6 +21,12 @@ class adaptive_spin {
     since_probe_ = 0;
     return longest_;
   }
+  /// The next budget() is one, unless spinning is switched off.
+  void probe_now() noexcept { since_probe_ = probe_interval_; }
+  /// Whether spinning has stopped paying off, or is switched off.
+  [[nodiscard]] bool has_given_up() const noexcept {
+    return longest_.count() == 0 || (credit_ == 0 && probe_interval_ > first_probe_interval);
+  }
   /// The message arrived while spinning.
   void succeeded() noexcept {
     credit_ = credit_ + 2 < most_credit ? credit_ + 2 : most_credit;

@@ -56,8 +56,9 @@ struct loan_control {
   static constexpr std::size_t slots = 128;
   /// Not 0: the reader has no connection any more and reads no memory of the lender.
   alignas(128) std::uint32_t reader_gone = 0;
-  /// Not 0: the reader has mapped the host memory of the lender.
+  /// Not 0: the reader has mapped the host memory of the lender; takes_over: so that it may write to what is handed over, too.
   std::uint32_t reads_host = 0;
+  static constexpr std::uint32_t takes_over = 2;
   /// By slot: the number of the last loan that the reader has given back.
   alignas(128) std::array<std::uint32_t, slots> given_back{};
 };

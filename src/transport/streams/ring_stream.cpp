@@ -155,6 +155,7 @@ void stream_connection::watch_ring() noexcept {
 
 // As long as the peer reads, it frees room sooner than a thread could be woken. The caller is the writer.
 bool stream_connection::spin_for_room() noexcept {
+  if (direct_ && direct_->asks_for_pace()) room_spin_.probe_now();
   const auto budget = room_spin_.budget();
   if (budget.count() == 0) return false;
   ring_writer& ring = rings_->out();

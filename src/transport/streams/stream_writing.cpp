@@ -349,6 +349,7 @@ void stream_connection::write_queued(std::unique_lock<std::mutex>& lock) noexcep
     const outcome result = write_active(reason);
     if (result == outcome::more) {
       const bool waited = over_rings_ && spin_for_room();
+      if (direct_ && (waited || room_spin_.has_given_up())) direct_->reader_keeps_pace(waited);
       lock.lock();
       (void)notify_written(lock);
       if (waited) continue;

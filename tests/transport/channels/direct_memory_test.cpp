@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,9 +19,11 @@
 #include <device/cuda/cuda_scope.hpp>
 #include <device/memory/shared_arena.hpp>
 #include <ferry/base/error.hpp>
+#include <ferry/device/cpu_pool.hpp>
 #include <ferry/device/memory.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/pack.hpp>
+#include <ferry/tensor/shared_allocator.hpp>
 #include <ferry/transport/channel.hpp>
 #include <ferry/transport/reactor.hpp>
 #include <transport/channels/direct_channel.hpp>
@@ -276,6 +279,7 @@ TEST_CASE("a tensor of host memory is over the sender's, and a note that leads e
     return *of;
   };
   constexpr std::uint32_t host = d::loan_note::host_pool;
+  constexpr std::uint32_t handed_over = d::loan_note::handed_over_pool;
   struct wrong_note {
     std::uint32_t pool;
     std::uint64_t offset;
@@ -287,7 +291,11 @@ TEST_CASE("a tensor of host memory is over the sender's, and a note that leads e
                                  {host, ~std::uint64_t{0}, ferry::least_direct},
                                  {host, 0, ferry::least_direct - 1},
                                  {host, 0, ~std::uint64_t{0}},
-                                 {host, 0, 0}}) {
+                                 {host, 0, 0},
+                                 {handed_over - 1, 0, ferry::least_direct},
+                                 {handed_over, whole, ferry::least_direct},
+                                 {handed_over, 0, ferry::least_direct - 1},
+                                 {handed_over, ~std::uint64_t{0}, ferry::least_direct}}) {
     CAPTURE(each.pool);
     CAPTURE(each.offset);
     CAPTURE(each.bytes);
@@ -323,6 +331,122 @@ TEST_CASE("a tensor of host memory is over the sender's, and a note that leads e
   CHECK(lent->count() == 1);
   arrived = {};
   CHECK(becomes_zero(*lent));
+}
+
+TEST_CASE("memory that is handed over is the receiver's, unless it may only read it") {
+  const both_ends ends;
+  const auto lent = ends.lent();
+  d::shared_arena owner(ferry::least_direct);
+  auto* const own = static_cast<std::byte*>(owner.allocate(ferry::least_direct));
+  REQUIRE(own != nullptr);
+  std::memset(own, 7, ferry::least_direct);
+  const std::string path = "/proc/self/fd/" + std::to_string(owner.descriptor());
+  for (const int access : {O_RDWR, O_RDONLY}) {
+    arriving message;
+    message.context.direct = std::make_shared<d::direct_memory>(
+        *ends.reader, d::unique_fd(), std::vector<d::offered_pool>{}, std::vector<std::shared_ptr<d::imported_pool>>{},
+        "",
+        d::shared_host_memory{
+            false, std::make_shared<d::peer_memory>(d::unique_fd(::open(path.c_str(), access | O_CLOEXEC)))});
+    CHECK(lent->reader_has_host());
+    CHECK(lent->reader_takes_over() == (access == O_RDWR));
+    const auto of = lent->lend(ferry::storage::allocate(1));
+    REQUIRE(of);
+    const auto received = message.begin(device());
+    arriving::put(*received, direct);
+    arriving::put(*received, d::loan_note{d::loan_note::handed_over_pool, *of, 0, ferry::least_direct, {}}.encode());
+    arriving::put(*received, well);
+    REQUIRE(received->complete());
+    if (access == O_RDONLY) {
+      CHECK(failure_of(*received) == errc::malformed);
+    } else {
+      ferry::inbound_message arrived;
+      received->finish(arrived);
+      REQUIRE(arrived.tensors.size() == 1);
+      auto* const elements = arrived.tensors[0].data<unsigned char>();
+      CHECK(elements[ferry::least_direct - 1] == 7);
+      elements[0] = 9;
+      CHECK(own[0] == std::byte{9});
+      lent->collect();
+      CHECK(lent->count() == 1);
+    }
+    lent->collect();
+    CHECK(lent->count() == 0);
+  }
+}
+
+TEST_CASE("ordinary tensors are handed over while the reader does not keep pace, which is asked again") {
+  const both_ends ends;
+  d::direct_memory sender(*ends.lender, watch(::getpid()), {}, {}, "", d::shared_host_memory{.offered = true});
+  auto borrowed = ends.borrowed();
+  const ferry::tensor large = ferry::ones({1 << 18});
+  const ferry::tensor small = ferry::ones({1000});
+  CHECK_FALSE(sender.can_lend(large, device()));
+  sender.reader_keeps_pace(false);
+  CHECK_FALSE(sender.can_lend(large, device()));  // the reader has not said that it takes them
+  borrowed->announce_host(false);
+  CHECK_FALSE(sender.can_lend(large, device()));
+  borrowed->announce_host(true);
+  CHECK_FALSE(sender.can_lend(small, device()));
+  CHECK_FALSE(sender.can_lend(large, gpu(0)));
+  int handed_over = 0;
+  for (; sender.can_lend(large, device()); ++handed_over) {
+    const auto note = sender.lend(large);
+    REQUIRE(note);
+    CHECK(note->pool == d::loan_note::handed_over_pool);
+    CHECK(d::handed_over_block::bytes_of_process() == std::uint64_t{1} << 20U);
+    borrowed->give_back(note->of);
+  }
+  CHECK(handed_over == 64);
+  CHECK(sender.asks_for_pace());
+  CHECK_FALSE(sender.asks_for_pace());
+  sender.reader_keeps_pace(false);
+  CHECK(sender.can_lend(large, device()));
+  // So many at once, which leaves room for what is lent.
+  std::vector<d::loan> kept;
+  for (int i = 0; i != 70; ++i) {
+    sender.reader_keeps_pace(false);
+    if (const auto note = sender.lend(large)) kept.push_back(note->of);
+  }
+  CHECK(kept.size() == 64);
+  for (const d::loan& each : kept) borrowed->give_back(each);
+  sender.reader_keeps_pace(false);
+  // More than the readers may have: then it is copied through the ring.
+  const std::size_t limit = ferry::get_cpu_pool_stats().limit_bytes;
+  ferry::cpu_pool_set_limit(1000);
+  CHECK_FALSE(sender.lend(large));
+  ferry::cpu_pool_set_limit(limit);
+  CHECK(d::handed_over_block::bytes_of_process() == 0);
+}
+
+TEST_CASE("a reader that gives back what it has not got harms no memory of the sender") {
+  const both_ends ends;
+  d::direct_memory sender(*ends.lender, watch(::getpid()), {}, {}, "", d::shared_host_memory{.offered = true});
+  auto borrowed = ends.borrowed();
+  borrowed->announce_host(true);
+  sender.reader_keeps_pace(false);
+  std::atomic<bool> over{false};
+  std::thread collecting([&] {
+    while (!over.load()) sender.lent()->collect();
+  });
+  const ferry::tensor large = ferry::full({1 << 20}, 3, ferry::dtype::f32);
+  for (std::uint32_t number = 1; number != 60; ++number) {
+    for (std::uint32_t slot = 0; slot != 4; ++slot) borrowed->give_back({slot, number});
+    const auto note = sender.lend(large);
+    const ferry::tensor other = ferry::shared_allocator().zeros({1 << 20});
+    REQUIRE(ferry::shared_allocator().owns(other));
+    if (note) CHECK(other.at<float>((1 << 20) - 1) == 0);
+    sender.reader_keeps_pace(false);
+  }
+  over.store(true);
+  collecting.join();
+  for (std::uint32_t slot = 0; slot != d::loan_control::slots; ++slot) {
+    for (std::uint32_t number = 1; number != 64; ++number) {
+      borrowed->give_back({slot, number});
+      sender.lent()->collect();
+    }
+  }
+  CHECK(d::handed_over_block::bytes_of_process() == 0);
 }
 
 TEST_CASE("host memory is copied from where it lies into memory that there is already") {
