@@ -70,6 +70,12 @@ class reactor : public executor, public std::enable_shared_from_this<reactor> {
   /// Whether the current thread is one of this reactor and has more work to run, after which it flushes what
   /// flush_later() took: then a connection may collect output.
   [[nodiscard]] virtual bool has_more_work() const noexcept { return false; }
+  /// Whether the current thread is one of this reactor and will itself read for this handler once it has run its work: then nothing need be
+  /// watched for it before. If the thread blocks, the handler is watched again, as watch_later() says.
+  [[nodiscard]] virtual bool reads_next(const descriptor_handler& which) const noexcept {
+    (void)which;
+    return false;
+  }
   /// Calls output->flush() once the current thread has run its work, or soon. False: it does not, the caller writes.
   virtual bool flush_later(const std::shared_ptr<deferred_io>& output) noexcept {
     (void)output;

@@ -256,16 +256,14 @@ void io_threads::thread_main() noexcept {
 // Runs the batch, and further ones as long as the connection that caused it has more, for which this thread waits.
 void io_threads::finish_and_linger(thread_state& self) noexcept {
   finish_batch(self);
-  bool lingered = self.source == nullptr;  // a descriptor stays in the epoll until the first linger()
   while (self.lingering) {
     if (queue_size_.load(std::memory_order_relaxed) != 0 || stopping_.load(std::memory_order_relaxed) ||
         thread_exit_was_held()) {
       // There is other work, or this thread ends: others receive the connection's next event.
-      if (lingered) self.lingering->resume_watching(true);
+      self.lingering->resume_watching(true);
       break;
     }
     ensure_poller();
-    lingered = true;
     const bool more = self.lingering->linger(*this);
     // Without a message the connection may have ended meanwhile and have queued its cleanup in the batch.
     finish_batch(self);
@@ -448,6 +446,11 @@ void io_threads::unwatch(watch_id watch) noexcept {
 bool io_threads::has_more_work() const noexcept {
   const auto* self = own_state();
   return self && self->holds_back() && self->size.load(std::memory_order_relaxed) != 0;
+}
+
+bool io_threads::reads_next(const descriptor_handler& which) const noexcept {
+  const auto* self = own_state();
+  return self && self->holds_back() && self->lingering && self->source.get() == &which;
 }
 
 bool io_threads::flush_later(const std::shared_ptr<deferred_io>& item) noexcept {

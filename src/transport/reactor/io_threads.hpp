@@ -57,6 +57,7 @@ class io_threads final : public reactor {
   void post_elsewhere(work* item) noexcept override;
   bool flush_later(const std::shared_ptr<deferred_io>& item) noexcept override;
   [[nodiscard]] bool has_more_work() const noexcept override;
+  [[nodiscard]] bool reads_next(const descriptor_handler& which) const noexcept override;
   void watch_later(std::shared_ptr<deferred_io> item, std::chrono::milliseconds interval) noexcept override;
   void begin_blocking() noexcept override;
   void end_blocking() noexcept override;

@@ -95,6 +95,10 @@ bool ring_writer::announce_sleep() noexcept {
   return consumed != consumed_;
 }
 
+bool ring_writer::reader_sleeps() const noexcept {
+  return shared_flag(control_->reader_sleeps).load(std::memory_order_relaxed) != 0;
+}
+
 bool ring_writer::take_reader_sleep() noexcept { return take_flag(control_->reader_sleeps); }
 
 std::size_t ring_reader::read(std::span<const iovec> into, bool& wake) noexcept {

@@ -57,6 +57,8 @@ class ring_writer : public ring_end {
   std::size_t write(std::span<const iovec> from, bool& wake) noexcept;
   /// The bytes that can be written.
   [[nodiscard]] std::size_t room() noexcept;
+  /// Whether the reader has said that it sleeps. A hint; thread-safe.
+  [[nodiscard]] bool reader_sleeps() const noexcept;
   /// Before sleeping until there is room: true if there is some by now. May be called again.
   [[nodiscard]] bool announce_sleep() noexcept;
   /// For another reason than bytes: whether the reader sleeps, and has to be woken. Thread-safe.

@@ -104,7 +104,7 @@ class stream_connection final : public connection,
   }
   bool drive(const drive_condition& condition, deadline until) noexcept override;
   void keep_watched() noexcept override {
-    if (!armed_.load() && reader_.load() == not_read) set_armed(true);
+    if (!armed_.load() && !loop_->reads_next(*this)) watch_again();
   }
   void interrupt_drive() noexcept override {
     // A thread that takes the reader's place later, in the order of changes of reader_, sees what was done before this.
@@ -141,6 +141,11 @@ class stream_connection final : public connection,
   bool resume_watching(bool now) noexcept override;
 
  private:
+  /// Unless it is watched, or a thread reads.
+  void watch_again() noexcept {
+    if (!armed_.load() && reader_.load() == not_read) set_armed(true);
+  }
+
   static constexpr int no_descriptor = -1;
   static constexpr int never_again = -2;
   static constexpr std::uint64_t no_threshold = ~std::uint64_t{0};
@@ -205,6 +210,7 @@ class stream_connection final : public connection,
   void continue_writing() noexcept;
   void write_or_leave(std::unique_lock<std::mutex>& lock) noexcept;
   void hold_back(outgoing_message&& message);
+  [[nodiscard]] std::size_t held_at_most() const noexcept;
   void enqueue(outgoing_message&& message);
   void took(std::uint64_t bytes) noexcept {  // with out_mutex_ held
     taken_.store(taken_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);

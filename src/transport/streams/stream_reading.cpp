@@ -211,7 +211,7 @@ void stream_connection::read_all(bool to_the_end) noexcept {
   leave_reader();
   // A thread that checked meanwhile whether to arm the descriptor, after one that lingered, found a reader and did
   // nothing.
-  keep_watched();
+  watch_again();
   flush_held_back();
 }
 
@@ -257,7 +257,7 @@ bool stream_connection::resume_after_drives() noexcept {
   const std::uint32_t drives = drives_.load();
   if (std::exchange(seen_drives_, drives) != drives && !closed_.load()) return false;
   drives_noted_.store(false);  // a thread in drive() notes it again when it leaves
-  keep_watched();
+  watch_again();
   // Another thread may have told the monitor in between and found it still registered.
   return drives_.load() == drives || drives_noted_.exchange(true);
 }
@@ -275,7 +275,7 @@ void stream_connection::tell_monitor() noexcept {
 
 bool stream_connection::resume_watching(bool now) noexcept {
   if (now) {
-    keep_watched();
+    watch_again();
     return true;
   }
   const std::uint32_t held_back = hold_backs_.load();
@@ -288,7 +288,7 @@ bool stream_connection::resume_watching(bool now) noexcept {
     if (!closed_.load()) return false;
   }
   if (!more) noted_.store(false);
-  if (std::exchange(lingered_, false) || !drives_noted_.load()) keep_watched();
+  if (std::exchange(lingered_, false) || !drives_noted_.load()) watch_again();
   if (more) return false;
   // Another thread may have told the monitor in between and found it still registered.
   return (lingers_.load() == lingers && hold_backs_.load() == held_back) || noted_.exchange(true);
@@ -298,14 +298,14 @@ bool stream_connection::linger(io_threads& on) noexcept {
   if (paused()) return false;
   // A caller that waits for its reply can read the connection only if no other thread occupies it.
   if (driven_.load(std::memory_order_relaxed)) {
-    keep_watched();
+    watch_again();
     return false;
   }
   int expected = not_read;
   if (!reader_.compare_exchange_strong(expected, being_read)) return false;
   if (reader_state_.stalled()) {  // news() will follow
     leave_reader();
-    keep_watched();
+    watch_again();
     return false;
   }
   const auto budget = spin_.budget();
@@ -313,7 +313,7 @@ bool stream_connection::linger(io_threads& on) noexcept {
   const bool crowded = static_cast<std::int32_t>(others - std::exchange(seen_events_, others)) > few_events;
   if (crowded && budget.count() == 0) {
     leave_reader();
-    keep_watched();
+    watch_again();
     return false;
   }
   if (armed_.load()) set_armed(false);
@@ -342,7 +342,7 @@ bool stream_connection::linger(io_threads& on) noexcept {
     return true;
   }
   leave_reader();
-  keep_watched();
+  watch_again();
   return false;
 }
 
@@ -358,7 +358,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
   driven_.store(true, std::memory_order_relaxed);
   const int interrupt = interrupt_descriptor();
   if (interrupt < 0) {  // no descriptor left: another thread reads
-    keep_watched();
+    watch_again();
     return false;
   }
   int expected = not_read;
@@ -461,7 +461,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
   // A thread that sends after this check finds no reader and reads itself, calls keep_watched(), or has time: see
   // note_driven().
   if (receiver && receiver->expected_messages() != 0) {
-    keep_watched();
+    watch_again();
   } else if (!closed_.load()) {
     note_driven();
   }

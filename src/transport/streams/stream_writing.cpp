@@ -22,6 +22,7 @@ namespace {
 constexpr std::size_t small_message = 8 * 1024;      // smaller ones are copied into one write
 constexpr std::size_t accumulate_until = 64 * 1024;  // bytes of one such write
 constexpr std::size_t flush_at = 16 * 1024;  // held-back bytes that are written without waiting for a batch's end
+constexpr std::size_t flush_ring_at = 1024;  // the same over a ring, to a reader that is awake
 constexpr std::size_t vectors_per_write = 64;
 constexpr std::chrono::microseconds burst_gap{30};       // one-way messages sent closer than this are a burst
 constexpr int burst_from = 8;                            // this many of which are written at once
@@ -89,7 +90,7 @@ bool stream_connection::send_message(outgoing_message&& message, pace when) noex
       enqueue(std::move(message));
       return false;
     }
-    if (queued_bytes_ < flush_at && loop_->has_more_work()) {
+    if (queued_bytes_ < held_at_most() && loop_->has_more_work()) {
       enqueue(std::move(message));
       if (!corked_) corked_ = loop_->flush_later(shared_from_this());
       if (corked_) return false;
@@ -230,11 +231,17 @@ void stream_connection::continue_writing() noexcept {
   if (std::exchange(parked_, false)) write_queued(lock);
 }
 
+// With out_mutex_ held. Over a ring a write costs no system call while the reader is awake, and has it work beside this end instead of
+// after it.
+std::size_t stream_connection::held_at_most() const noexcept {
+  return over_rings_ && !rings_->out().reader_sleeps() ? flush_ring_at : flush_at;
+}
+
 // With out_mutex_ held. A message that expects an answer is held back only while at least one message is expected that
 // does not answer a held-back one: the thread that reads that one flushes afterwards, under the same mutex, and so also
 // writes this one.
 bool stream_connection::may_hold_back(bool one_way) noexcept {
-  if (queued_bytes_ >= flush_at) return false;
+  if (queued_bytes_ >= held_at_most()) return false;
   if (one_way) {
     // No answer will trigger the write: later messages or the monitor do.
     const auto now = clock::now();
@@ -279,7 +286,7 @@ void stream_connection::flush() noexcept {
   write_queued(lock);
   if (not_followed) {
     if (lock.owns_lock()) lock.unlock();
-    keep_watched();
+    watch_again();
   }
 }
 

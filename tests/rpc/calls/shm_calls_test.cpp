@@ -57,6 +57,30 @@ void use(const ferry::worker& self) {
   CHECK(self.rpc_sync<elements>("worker1", many) == 7000);
 }
 
+TEST_CASE("an answer arrives although the thread that reads its connection does not come back to it") {
+  for (const char* transport : {"shm", "unix", "tcp"}) {
+    CAPTURE(transport);
+    process_group all(2, {.transport = transport});
+    // So many that threads wait for the connection themselves by then.
+    for (int round = 0; round != 20; ++round) {
+      std::atomic<int> arrived{0};
+      std::vector<ferry::future<void>> over;
+      for (int i = 0; i != 30; ++i) {
+        over.push_back(all.self.rpc_async<echo>("worker1", std::string("first")).then([&](const auto& first) {
+          CHECK(first.get() == "first");
+          const auto second = all.self.rpc_async<echo>("worker1", std::string("second"));
+          const ferry_test::watchdog limit("an answer to a thread that computes");
+          while (!second.ready()) std::this_thread::yield();
+          arrived.fetch_add(1);
+        }));
+      }
+      for (const auto& each : over) each.get();
+      CHECK(arrived.load() == 30);
+    }
+    all.leave();
+  }
+}
+
 TEST_CASE("processes of a machine call each other through shared memory") {
   process_group all(2);
   use(all.self);
