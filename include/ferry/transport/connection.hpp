@@ -101,7 +101,8 @@ class connection {
     (void)condition, (void)until;
     return false;
   }
-  /// Messages are expected and no caller drives: a library thread reads at once, not only after a while. Thread-safe.
+  /// Messages are expected and no caller drives: a library thread reads at once, not only after a while. Called from the work of a
+  /// thread that itself reads this connection once that is done, it is read then, or by another thread within milliseconds. Thread-safe.
   virtual void keep_watched() noexcept {}
   /// Makes a thread inside drive() check its condition again. Thread-safe.
   virtual void interrupt_drive() noexcept {}

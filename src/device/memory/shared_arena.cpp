@@ -303,7 +303,8 @@ handed_over_block::handed_over_block(std::size_t bytes, std::shared_ptr<handed_o
   const auto limit = std::min<std::uint64_t>(get_cpu_pool_stats().limit_bytes, arena->bytes().size() / 2);
   if (!add_within(share_->blocks, 1, handed_over_share::most_blocks)) return;
   const bool only = share_->bytes.load(std::memory_order_relaxed) == 0;
-  if (add_within(share_->bytes, bytes_, only ? bytes_ : handed_over_share::most_bytes)) {
+  const std::size_t most = handed_over_share::most_bytes;
+  if (add_within(share_->bytes, bytes_, only ? std::max(bytes_, most) : most)) {
     if (add_within(handed_over_bytes, bytes_, limit)) {
       memory_ = static_cast<std::byte*>(arena->allocate(bytes_, shared_arena::room::as_it_is));
       if (memory_) return;

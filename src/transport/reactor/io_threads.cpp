@@ -69,6 +69,7 @@ struct io_threads::thread_state {
   std::shared_ptr<descriptor_handler> source;  // of the only event of this round
   // Owned by the thread: `source` if it may linger, or what a work item gave to linger_on().
   std::shared_ptr<lingering_connection> lingering;
+  bool will_linger = false;  // owned by the thread: it calls lingering->linger() before it does anything else
 
   [[nodiscard]] bool holds_back() const noexcept { return batching && suspended == 0; }
 };
@@ -233,6 +234,7 @@ void io_threads::thread_main() noexcept {
     if (!self.source) continue;
     events_.fetch_add(1, std::memory_order_relaxed);
     self.lingering = std::dynamic_pointer_cast<lingering_connection>(self.source);
+    self.will_linger = self.lingering != nullptr;
     self.batching = true;
     ensure_poller();
     self.source->on_ready({.readable = (event.events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0,
@@ -260,11 +262,12 @@ void io_threads::finish_and_linger(thread_state& self) noexcept {
     if (queue_size_.load(std::memory_order_relaxed) != 0 || stopping_.load(std::memory_order_relaxed) ||
         thread_exit_was_held()) {
       // There is other work, or this thread ends: others receive the connection's next event.
+      self.will_linger = false;
       self.lingering->resume_watching(true);
       break;
     }
     ensure_poller();
-    const bool more = self.lingering->linger(*this);
+    const bool more = self.will_linger = self.lingering->linger(*this);
     // Without a message the connection may have ended meanwhile and have queued its cleanup in the batch.
     finish_batch(self);
     if (!more) break;
@@ -450,7 +453,7 @@ bool io_threads::has_more_work() const noexcept {
 
 bool io_threads::reads_next(const descriptor_handler& which) const noexcept {
   const auto* self = own_state();
-  return self && self->holds_back() && self->lingering && self->source.get() == &which;
+  return self && self->holds_back() && self->will_linger && self->source.get() == &which;
 }
 
 bool io_threads::flush_later(const std::shared_ptr<deferred_io>& item) noexcept {

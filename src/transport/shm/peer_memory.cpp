@@ -224,7 +224,8 @@ bool peer_memory::accessible(const used_pages& wanted) noexcept {
       {
         const std::lock_guard lock(self.mutex_);
         const auto used = self.find(wanted.first);
-        if (used == self.used_.end() || used->now != stage::in_use) return;  // its owner may have given its pages back
+        const bool same = used != self.used_.end() && used->last == wanted.last && used->how == wanted.how;
+        if (!same || used->now != stage::in_use) return;  // its owner may have given its pages back
       }
       look_up();
     };

@@ -104,7 +104,8 @@ class stream_connection final : public connection,
   }
   bool drive(const drive_condition& condition, deadline until) noexcept override;
   void keep_watched() noexcept override {
-    if (!armed_.load() && !loop_->reads_next(*this)) watch_again();
+    // After a linger() that disarmed it the monitor looks soon, should the thread not come back; after a drive() only much later.
+    if (!armed_.load() && (driven_.load(std::memory_order_relaxed) || !loop_->reads_next(*this))) watch_again();
   }
   void interrupt_drive() noexcept override {
     // A thread that takes the reader's place later, in the order of changes of reader_, sees what was done before this.
@@ -200,7 +201,7 @@ class stream_connection final : public connection,
 
   bool send_message(outgoing_message&& message, pace when) noexcept;
   void note_sent(const frame_header& header, pace when) noexcept;
-  [[nodiscard]] bool may_hold_back(bool one_way) noexcept;
+  [[nodiscard]] bool may_hold_back(const outgoing_message& message) noexcept;
   void flush_held_back() noexcept {
     if (held_back_.load(std::memory_order_relaxed) != 0) flush();
   }
@@ -210,7 +211,7 @@ class stream_connection final : public connection,
   void continue_writing() noexcept;
   void write_or_leave(std::unique_lock<std::mutex>& lock) noexcept;
   void hold_back(outgoing_message&& message);
-  [[nodiscard]] std::size_t held_at_most() const noexcept;
+  [[nodiscard]] bool may_wait(const outgoing_message& message) const noexcept;
   void enqueue(outgoing_message&& message);
   void took(std::uint64_t bytes) noexcept {  // with out_mutex_ held
     taken_.store(taken_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
@@ -255,7 +256,7 @@ class stream_connection final : public connection,
   std::atomic<bool> reads_the_rest_{false};  // although reading is paused; set by the reader
   std::mutex interrupt_mutex_;               // guards interrupt_
   int interrupt_ = no_descriptor;
-  std::atomic<bool> driven_{false};                 // drive() was called before
+  std::atomic<bool> driven_{false};                 // drive() was called lately
   std::atomic<clock::rep> driver_asleep_since_{0};  // zero: no thread sleeps inside drive()
   std::atomic<bool> driver_must_yield_{false};      // the driver must yield
   std::atomic<std::uint32_t> lingers_{0};           // counts those that left the descriptor disarmed

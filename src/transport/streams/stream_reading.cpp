@@ -256,6 +256,7 @@ void stream_connection::note_driven() noexcept {
 bool stream_connection::resume_after_drives() noexcept {
   const std::uint32_t drives = drives_.load();
   if (std::exchange(seen_drives_, drives) != drives && !closed_.load()) return false;
+  driven_.store(false, std::memory_order_relaxed);
   drives_noted_.store(false);  // a thread in drive() notes it again when it leaves
   watch_again();
   // Another thread may have told the monitor in between and found it still registered.
@@ -456,6 +457,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
       break;
     }
   }
+  driven_.store(true, std::memory_order_relaxed);  // the monitor may have cleared it
   leave_reader();
   flush_held_back();
   // A thread that sends after this check finds no reader and reads itself, calls keep_watched(), or has time: see

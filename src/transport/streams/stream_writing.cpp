@@ -90,11 +90,11 @@ bool stream_connection::send_message(outgoing_message&& message, pace when) noex
       enqueue(std::move(message));
       return false;
     }
-    if (queued_bytes_ < held_at_most() && loop_->has_more_work()) {
+    if (may_wait(message) && loop_->has_more_work()) {
       enqueue(std::move(message));
       if (!corked_) corked_ = loop_->flush_later(shared_from_this());
       if (corked_) return false;
-    } else if (when != pace::at_once && may_hold_back((message.header.flags & frame_one_way) != 0)) {
+    } else if (when != pace::at_once && may_hold_back(message)) {
       hold_back(std::move(message));
       lock.unlock();
       note_held_back();
@@ -233,21 +233,22 @@ void stream_connection::continue_writing() noexcept {
 
 // With out_mutex_ held. Over a ring a write costs no system call while the reader is awake, and has it work beside this end instead of
 // after it.
-std::size_t stream_connection::held_at_most() const noexcept {
-  return over_rings_ && !rings_->out().reader_sleeps() ? flush_ring_at : flush_at;
+bool stream_connection::may_wait(const outgoing_message& message) const noexcept {
+  if (!over_rings_ || rings_->out().reader_sleeps()) return queued_bytes_ < flush_at;
+  return queued_bytes_ + message.bytes.size() + message.header.tensor_bytes <= flush_ring_at;
 }
 
 // With out_mutex_ held. A message that expects an answer is held back only while at least one message is expected that
 // does not answer a held-back one: the thread that reads that one flushes afterwards, under the same mutex, and so also
 // writes this one.
-bool stream_connection::may_hold_back(bool one_way) noexcept {
-  if (queued_bytes_ >= held_at_most()) return false;
-  if (one_way) {
+bool stream_connection::may_hold_back(const outgoing_message& message) noexcept {
+  if ((message.header.flags & frame_one_way) != 0) {
     // No answer will trigger the write: later messages or the monitor do.
     const auto now = clock::now();
     burst_ = now - std::exchange(last_one_way_, now) < burst_gap ? std::min(burst_ + 1, burst_from) : 0;
-    return burst_ == burst_from;
+    return burst_ == burst_from && may_wait(message);
   }
+  if (!may_wait(message)) return false;
   const std::size_t held =
       held_back_.load(std::memory_order_relaxed) + 1;  // the new one is expected to be answered, too
   if (receiver_->expected_messages() < held + hold_back_from) return false;

@@ -34,7 +34,7 @@ std::string text_of(ferry::timeout value) {
   return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(value.duration()).count());
 }
 
-// Arguments: init method, rank, size, heartbeat interval, lease, microseconds of spinning, transport if any.
+// Arguments: init method, rank, size, heartbeat interval, lease, transport if any, and microseconds of spinning if not as usual.
 ferry::worker joined(const std::vector<std::string>& arguments) {
   const int rank = std::stoi(arguments.at(1));
   ferry::worker_config config{.name = worker_name(rank),
@@ -44,8 +44,8 @@ ferry::worker joined(const std::vector<std::string>& arguments) {
                               .rpc_timeout = std::chrono::seconds(100),
                               .heartbeat_interval = milliseconds(arguments.at(3)),
                               .lease = milliseconds(arguments.at(4))};
-  config.transport.max_spin = std::chrono::microseconds(std::stoll(arguments.at(5)));
-  if (!arguments.at(6).empty()) config.transports = {arguments.at(6)};
+  if (!arguments.at(5).empty()) config.transports = {arguments.at(5)};
+  if (arguments.size() > 6) config.transport.max_spin = std::chrono::microseconds(std::stoll(arguments.at(6)));
   return ferry::init_rpc(config);
 }
 
@@ -111,7 +111,7 @@ process_group::process_group(int size, const group_options& options) {
     children.push_back(std::make_unique<child_process>(ferry_test::child_options{
         .role = options.role,
         .arguments = {meeting(), std::to_string(rank), std::to_string(size), text_of(options.heartbeat_interval),
-                      text_of(options.lease), std::to_string(options.max_spin.count()), options.transport}}));
+                      text_of(options.lease), options.transport, std::to_string(options.max_spin.count())}}));
   }
   ferry::worker_config config{.name = "worker0",
                               .rank = 0,
