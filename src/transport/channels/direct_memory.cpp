@@ -249,9 +249,9 @@ std::string_view direct_memory::why_not_host() const noexcept {
   return {};
 }
 
-bool direct_memory::hands_over(std::size_t bytes) const noexcept {
-  return in_turns_.load(std::memory_order_relaxed) && bytes >= least_handed_over && lent_->reader_takes_over() &&
-         why_not_host().empty();
+bool direct_memory::hands_over(const tensor& packed) const noexcept {
+  return in_turns_.load(std::memory_order_relaxed) && packed_bytes(packed).size() >= least_handed_over &&
+         lent_->reader_takes_over() && why_not_host().empty();
 }
 
 std::string_view direct_memory::why_not(device from, device to) const noexcept {
@@ -274,9 +274,9 @@ std::string_view direct_memory::why_not(device from, device to) const noexcept {
 
 bool direct_memory::can_lend(const tensor& packed, device to) const noexcept {
   if (packed.device().is_cpu()) {
-    const std::size_t bytes = packed_bytes(packed).size();
     if (!to.is_cpu()) return false;
-    return packed.storage().in_shared_memory() ? bytes >= least_shared && why_not_host().empty() : hands_over(bytes);
+    if (!packed.storage().in_shared_memory()) return hands_over(packed);
+    return packed_bytes(packed).size() >= least_shared && why_not_host().empty();
   }
   const bool by_ferry = packed.storage().in_stream_order();  // else its memory is of no pool
   return by_ferry && packed_bytes(packed).size() >= least_direct && why_not(packed.device(), to).empty();
@@ -292,7 +292,7 @@ std::optional<loan_note> direct_memory::lend(const tensor& packed) noexcept {
     const auto bytes = packed_bytes(packed);
     const auto at = block.in_shared_memory() ? shared_arena::offset_of(bytes.data()) : std::nullopt;
     const auto of = at ? lent_->lend(block, true) : std::nullopt;
-    if (!of) return hands_over(bytes.size()) ? hand_over(bytes) : std::nullopt;
+    if (!of) return hands_over(packed) ? hand_over(bytes) : std::nullopt;
     return loan_note{loan_note::host_pool, *of, *at, bytes.size(), {}};
   }
   const auto name = name_cuda_block(packed.device(), block.data());

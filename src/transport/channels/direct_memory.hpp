@@ -183,7 +183,7 @@ class direct_memory {
 
  private:
   [[nodiscard]] std::string_view why_not_host() const noexcept;
-  [[nodiscard]] bool hands_over(std::size_t bytes) const noexcept;
+  [[nodiscard]] bool hands_over(const tensor& packed) const noexcept;
   [[nodiscard]] std::optional<loan_note> hand_over(std::span<const std::byte> bytes) noexcept;
 
   const std::string_view obstacle_;
