@@ -57,6 +57,7 @@
 #include "device/device_work.cpp"
 #include "device/memory/cpu_pool.cpp"
 #include "device/memory/foreign_memory.cpp"
+#include "device/memory/handed_over_block.cpp"
 #include "device/memory/memory.cpp"
 #include "device/memory/pinned_memory.cpp"
 #include "device/memory/shared_arena.cpp"

@@ -3,6 +3,7 @@
 #include <ferry/device/device.hpp>
 #include <ferry/tensor/factories.hpp>
 
+#include "../device/memory/handed_over_block.hpp"
 #include "../device/memory/shared_arena.hpp"
 
 namespace ferry::inline v0 {

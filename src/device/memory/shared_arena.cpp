@@ -9,7 +9,6 @@
 #include <exception>
 #include <iterator>
 #include <memory>
-#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -31,16 +30,12 @@ constexpr std::size_t most_mebibytes = most_shared_bytes >> 20U;
 // Linux 5.14; headers of older systems do not have it.
 constexpr int populate_for_writing = 23;
 
-constexpr std::size_t rounded(std::size_t bytes) {
-  return (bytes + shared_granule - 1) / shared_granule * shared_granule;
-}
-
 // As much as the machine has memory, but not so much that many peers of it exceed what a process can address.
 std::size_t usual_size() noexcept {
   const long pages = ::sysconf(_SC_PHYS_PAGES);
   const long page = ::sysconf(_SC_PAGESIZE);
   if (pages <= 0 || page <= 0) return most_usual;
-  return rounded(std::min(most_usual, static_cast<std::size_t>(pages) * static_cast<std::size_t>(page)));
+  return in_granules(std::min(most_usual, static_cast<std::size_t>(pages) * static_cast<std::size_t>(page)));
 }
 
 // A file that is to be longer than that would end the process by a signal.
@@ -95,18 +90,6 @@ const process_arena& arena_of_process() noexcept {
   return *only;
 }
 
-// In blocks that were handed over.
-constinit std::atomic<std::size_t> handed_over_bytes{0};
-
-// False, and adds nothing, if the sum were more than `most`.
-bool add_within(std::atomic<std::size_t>& to, std::size_t what, std::uint64_t most) noexcept {
-  std::size_t now = to.load(std::memory_order_relaxed);
-  do {
-    if (what > most || now > most - what) return false;
-  } while (!to.compare_exchange_weak(now, now + what, std::memory_order_relaxed));
-  return true;
-}
-
 // What offset_of() looks at: set with the first block.
 constinit std::atomic<std::byte*> used_arena{nullptr};
 constinit std::atomic<std::size_t> used_size{0};
@@ -135,7 +118,7 @@ std::optional<std::uint64_t> shared_arena::offset_of(const void* at) noexcept {
 
 shared_arena::shared_arena(std::size_t bytes)
     : file_(::memfd_create("ferry-tensors", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
-  const std::size_t size = rounded(bytes);
+  const std::size_t size = in_granules(bytes);
   if (!file_) throw_errno(errc::system_failure, "creating shared memory (memfd_create)", errno);
   if (::ftruncate(file_.get(), static_cast<off_t>(size)) != 0 ||
       ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
@@ -202,7 +185,7 @@ void shared_arena::drop_pages(std::size_t offset, std::size_t size) const noexce
 
 void* shared_arena::allocate(std::size_t bytes, room wanted) noexcept {
   if (bytes == 0 || bytes > bytes_.size() || in_forked_child.load(std::memory_order_relaxed)) return nullptr;
-  const std::size_t size = rounded(bytes);
+  const std::size_t size = in_granules(bytes);
   std::optional<std::size_t> offset;
   bool fresh = false;
   try {
@@ -235,7 +218,7 @@ void* shared_arena::allocate(std::size_t bytes, room wanted) noexcept {
 
 void shared_arena::deallocate(void* memory, std::size_t bytes) noexcept {
   if (in_forked_child.load(std::memory_order_relaxed)) return;
-  const std::size_t size = rounded(bytes);
+  const std::size_t size = in_granules(bytes);
   const auto offset = static_cast<std::size_t>(static_cast<std::byte*>(memory) - bytes_.data());
   const std::uint64_t limit = get_cpu_pool_stats().limit_bytes;  // before the lock
   try {
@@ -286,45 +269,6 @@ void shared_arena::trim_locked() noexcept {
 shared_arena::figures shared_arena::now() const noexcept {
   const std::lock_guard lock(mutex_);
   return now_;
-}
-
-// ---------------------------------------------------------------- handed_over_block
-
-std::shared_ptr<const handed_over_block> handed_over_block::make(std::size_t bytes,
-                                                                 const std::shared_ptr<handed_over_share>& share) {
-  auto made = std::make_shared<const handed_over_block>(rounded(bytes), share);
-  return made->memory_ ? made : nullptr;
-}
-
-handed_over_block::handed_over_block(std::size_t bytes, std::shared_ptr<handed_over_share> share) noexcept
-    : bytes_(bytes), share_(std::move(share)) {
-  shared_arena* const arena = shared_arena::of_process();
-  if (arena == nullptr) return;
-  const auto limit = std::min<std::uint64_t>(get_cpu_pool_stats().limit_bytes, arena->bytes().size() / 2);
-  if (!add_within(share_->blocks, 1, handed_over_share::most_blocks)) return;
-  const bool only = share_->bytes.load(std::memory_order_relaxed) == 0;
-  const std::size_t most = handed_over_share::most_bytes;
-  if (add_within(share_->bytes, bytes_, only ? std::max(bytes_, most) : most)) {
-    if (add_within(handed_over_bytes, bytes_, limit)) {
-      memory_ = static_cast<std::byte*>(arena->allocate(bytes_, shared_arena::room::as_it_is));
-      if (memory_) return;
-      handed_over_bytes.fetch_sub(bytes_, std::memory_order_relaxed);
-    }
-    share_->bytes.fetch_sub(bytes_, std::memory_order_relaxed);
-  }
-  share_->blocks.fetch_sub(1, std::memory_order_relaxed);
-}
-
-handed_over_block::~handed_over_block() {
-  if (!memory_) return;
-  shared_arena::of_process()->deallocate(memory_, bytes_);
-  handed_over_bytes.fetch_sub(bytes_, std::memory_order_relaxed);
-  share_->bytes.fetch_sub(bytes_, std::memory_order_relaxed);
-  share_->blocks.fetch_sub(1, std::memory_order_relaxed);
-}
-
-std::uint64_t handed_over_block::bytes_of_process() noexcept {
-  return handed_over_bytes.load(std::memory_order_relaxed);
 }
 
 }  // namespace ferry::inline v0::detail

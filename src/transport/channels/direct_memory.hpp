@@ -21,7 +21,7 @@
 
 #include "../../base/unique_fd.hpp"
 #include "../../device/cuda/cuda_ipc.hpp"
-#include "../../device/memory/shared_arena.hpp"
+#include "../../device/memory/handed_over_block.hpp"
 #include "../shm/peer_memory.hpp"
 #include "../shm/shared_rings.hpp"
 
