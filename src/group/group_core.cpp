@@ -23,10 +23,10 @@ namespace {
 constexpr std::chrono::seconds abort_limit{10};   // of the calls that tell others of an error
 constexpr std::chrono::seconds inquiry_limit{5};  // of those that ask others why nothing comes
 constexpr std::chrono::milliseconds wake_pause{5};
-constexpr std::size_t most_outcomes = 4096;      // from one member, of collectives that this one has not begun
-constexpr std::size_t most_outcome_text = 4096;  // bytes
+constexpr std::size_t most_outcomes = 4096;         // from one member, of collectives that this one has not begun
+constexpr std::size_t most_outcome_text = 4096;     // bytes
+constexpr std::size_t most_ended_collectives = 64;  // of those that it has begun, for members that ask
 constexpr std::size_t most_chunk = std::size_t{1} << 40U;  // times the members it is still a number of bytes
-constexpr std::size_t most_failed = 64;                    // of those that it has begun, for messages that come later
 
 constexpr std::uint64_t group_hash(std::uint64_t hash, std::uint64_t value) noexcept {
   return (hash ^ value) * 0x100000001b3U;
@@ -60,21 +60,18 @@ std::string to_string(const collective_signature& signature) {
 
 group_core::group_core(std::shared_ptr<worker_core> worker, group_facts facts)
     : worker_(std::move(worker)),
+      table_(group_table::of(*worker_)),
       facts_(std::move(facts)),
       early_from_(facts_.names.size()),
       ended_from_(facts_.names.size()) {}
 
 group_core::~group_core() {
   if (segment_queue_) segment_queue_->close();
-  const std::exception_ptr gone =
-      make_error(errc::invalid_argument, "this worker does not have the process_group any more");
+  const std::exception_ptr gone = make_error(errc::invalid_argument, group_table::none);
   for (auto& [key, messages] : early_) {
     for (early_message& each : messages) each.taken.try_set_exception(gone);
   }
-  try {
-    group_table::of(*worker_)->remove(facts_.id);
-  } catch (const error&) {  // NOLINT(bugprone-empty-catch): the worker has shut down, and its table is gone
-  }
+  table_->remove(facts_.id);
 }
 
 std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker, const members& among,
@@ -127,7 +124,7 @@ std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker
   facts.rank =
       static_cast<int>(std::find(facts.names.begin(), facts.names.end(), agent.self().name()) - facts.names.begin());
   auto made = std::make_shared<group_core>(worker, std::move(facts));
-  group_table::of(*worker)->add(made);
+  made->table_->add(made);
   // From here on every member knows the id. A call to each opens the connections: a worker that dies is noticed by those that are
   // connected to it.
   (void)gathering(worker, members(made->facts_.names), left(), "process_group").run(0, {});
@@ -298,7 +295,7 @@ std::uint64_t group_core::begin(collective_start start) {
   if (!before.text.empty()) {
     const std::exception_ptr error = make_error(before.error, before.text);
     for (early_message& each : early) each.taken.try_set_exception(error);
-    note_failed(key, before.error, before.text);
+    table_->note_failed(facts_.id, key, before.error, before.text);
     // Others may wait for this member, and have nothing to do with the lost one.
     if (made->end(error) && lost >= 0)
       abort_others({facts_.id, rank(), key, static_cast<std::uint32_t>(before.error), before.text, lost});
@@ -417,7 +414,7 @@ void group_core::forget(const collective_key& key) noexcept {
   if (!found) return;
   dropped = std::move(found.mapped());
   ended_as_.emplace_back(key, dropped->signature());
-  if (ended_as_.size() > most_failed) ended_as_.pop_front();
+  if (ended_as_.size() > most_ended_collectives) ended_as_.pop_front();
 }
 
 // ---------------------------------------------------------------- messages
@@ -444,9 +441,7 @@ future<void> group_core::deliver(const group_message& message, const tensor& byt
       open = found->second;
     } else if (message.key.sequence < next_[message.key.channel]) {
       // Its sender may hear of this answer before it hears of the end of the collective.
-      for (const auto& [key, outcome] : failed_) {
-        if (key == message.key) return make_failed_future<void>(make_error(outcome.error, outcome.text));
-      }
+      if (auto error = table_->error_of(facts_.id, message.key)) return make_failed_future<void>(std::move(error));
       return make_failed_future<void>(
           make_error(errc::call_cancelled, fmt::format("{} has ended the collective", name_of(rank()))));
     } else if (const auto ended = ended_.find(message.key); ended != ended_.end()) {
@@ -538,7 +533,7 @@ void group_core::fail(const collective_key& key, errc error, const std::string& 
     what.error = static_cast<std::uint32_t>(error);
     what.text = fmt::format("{}: {}", describe(key, open->signature()), reason);
     what.lost = lost;
-    note_failed(key, error, what.text);
+    table_->note_failed(facts_.id, key, error, what.text);
     // The others first: the caller may let go of the group when it hears of the end.
     open->end(make_error(error, what.text), [&] { abort_others(what); });
   } catch (const std::bad_alloc&) {
@@ -582,17 +577,8 @@ void group_core::on_abort(const group_abort& what) {
                                                   name_of(what.from), most_outcomes, name_of(rank())));
   }
   if (!open) return;
-  note_failed(what.key, error, text);
+  table_->note_failed(facts_.id, what.key, error, text);
   open->end(problem);
-}
-
-void group_core::note_failed(const collective_key& key, errc error, const std::string& text) {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [known, outcome] : failed_) {
-    if (known == key) return;  // the first is the one that counts
-  }
-  failed_.emplace_back(key, outcome{error, text});
-  if (failed_.size() > most_failed) failed_.pop_front();
 }
 
 // Asks the others, then ends it with the answers.

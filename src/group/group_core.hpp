@@ -22,6 +22,7 @@
 
 namespace ferry::inline v0::detail {
 
+class group_table;
 class worker_core;
 
 struct group_facts {
@@ -105,12 +106,12 @@ class group_core : public std::enable_shared_from_this<group_core> {
   outcome take_ended(const collective_key& key);
   [[nodiscard]] std::shared_ptr<group_collective> find(const collective_key& key) const;
   [[nodiscard]] std::string text_of_lost() const;  // with the mutex held
-  void note_failed(const collective_key& key, errc error, const std::string& text);
   [[nodiscard]] std::vector<int> others_in(const collective_key& key) const;
   void abort_others(const group_abort& what) const noexcept;
   void note_lost(int rank, const std::string& what);
 
   const std::shared_ptr<worker_core> worker_;
+  const std::shared_ptr<group_table> table_;
   const group_facts facts_;
   std::unique_ptr<segment_queue> segment_queue_;  // these four do not change once the group is made
   std::atomic<segment_queue*> segment_{nullptr};  // others may send messages a little earlier
@@ -124,7 +125,6 @@ class group_core : public std::enable_shared_from_this<group_core> {
   std::map<collective_key, outcome> ended_;                    // the same, that others have ended with an error
   std::vector<std::size_t> ended_from_;                        // by rank: the number of outcomes in it
   std::size_t most_early_ = std::size_t{1} << 18U;
-  std::deque<std::pair<collective_key, outcome>> failed_;                 // the last ones that this member has begun
   std::deque<std::pair<collective_key, collective_signature>> ended_as_;  // the last ones, however they ended
   std::map<int, std::string> lost_;
   std::map<int, renewed_time_limit> wakes_;  // by rank: those that are tried again; none is removed

@@ -23,6 +23,7 @@ const bool group_methods_registered = [] {
 
 std::shared_ptr<group_core> group_of_sender(std::uint64_t id, std::int32_t from) {
   auto group = group_table::of(*current_worker())->find(id);
+  if (!group) throw_error(errc::invalid_argument, group_table::none);
   group->check_sender(from);
   return group;
 }
@@ -30,9 +31,21 @@ std::shared_ptr<group_core> group_of_sender(std::uint64_t id, std::int32_t from)
 }  // namespace
 
 future<void> serve_group_message(const group_message& message, const tensor& bytes) {
-  return group_of_sender(message.group, message.from)->deliver(message, bytes);
+  const auto table = group_table::of(*current_worker());
+  const auto group = table->find(message.group);
+  if (!group) {
+    if (auto error = table->error_of(message.group, message.key)) return make_failed_future<void>(std::move(error));
+    throw_error(errc::invalid_argument, group_table::none);
+  }
+  group->check_sender(message.from);
+  return group->deliver(message, bytes);
 }
-void serve_group_abort(const group_abort& what) { group_of_sender(what.group, what.from)->on_abort(what); }
+void serve_group_abort(const group_abort& what) {
+  const auto group = group_table::of(*current_worker())->find(what.group);
+  if (!group) return;
+  group->check_sender(what.from);
+  group->on_abort(what);
+}
 std::string serve_group_inquiry(const group_inquiry& what) {
   return group_of_sender(what.group, what.from)->begun_as(what.key);
 }

@@ -87,9 +87,11 @@ struct group_inquiry {
   }
 };
 
-// The methods. All throw errc::invalid_argument for a group that this worker does not have (any more), and for a sender that
-// is not that member.
+// The methods. All throw errc::invalid_argument for a sender that is not that member, and for a group that this worker does not
+// have (any more), apart from what is said otherwise.
+/// For a collective of such a group that has failed here: the error of that.
 future<void> serve_group_message(const group_message& message, const tensor& bytes);
+/// Nothing to do for such a group: both ends have come to an error by themselves.
 void serve_group_abort(const group_abort& what);
 /// What this member calls, as text; empty: it has not called it.
 std::string serve_group_inquiry(const group_inquiry& what);

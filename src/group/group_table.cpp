@@ -10,6 +10,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 constexpr attached_key<group_table> group_table_key("ferry.process_groups");
+constexpr std::size_t most_failed_collectives = 256;
 }  // namespace
 
 std::shared_ptr<group_table> group_table::of(worker_core& worker) {
@@ -38,16 +39,27 @@ void group_table::remove(std::uint64_t id) noexcept {
   groups_.erase(id);
 }
 
-std::shared_ptr<group_core> group_table::find_or_null(std::uint64_t id) const noexcept {
+std::shared_ptr<group_core> group_table::find(std::uint64_t id) const noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = groups_.find(id);
   return found == groups_.end() ? nullptr : found->second.lock();
 }
 
-std::shared_ptr<group_core> group_table::find(std::uint64_t id) const {
-  auto group = find_or_null(id);
-  if (!group) throw_error(errc::invalid_argument, "this worker does not have the process_group any more");
-  return group;
+void group_table::note_failed(std::uint64_t group, const collective_key& key, errc error, const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  for (const failed_collective& each : failed_) {
+    if (each.group == group && each.key == key) return;
+  }
+  failed_.push_back({group, key, error, text});
+  if (failed_.size() > most_failed_collectives) failed_.pop_front();
+}
+
+std::exception_ptr group_table::error_of(std::uint64_t group, const collective_key& key) const {
+  const std::lock_guard lock(mutex_);
+  for (const failed_collective& each : failed_) {
+    if (each.group == group && each.key == key) return make_error(each.error, each.text);
+  }
+  return nullptr;
 }
 
 std::vector<std::shared_ptr<group_core>> group_table::all() const {

@@ -276,6 +276,36 @@ TEST_CASE("process_group: a member that drops its handles when a collective fail
   });
 }
 
+// As sent by a member that has not heard of the end yet.
+TEST_CASE(
+    "process_group: a message of a collective that has failed is told so by a member that has no handle any more") {
+  run_cluster(2, [](ferry::worker& self) {
+    process_group group(self, ferry::all_workers, {.name = "gone"});
+    CHECK(end_of(group.all_reduce(ferry::zeros({1 + group.rank()}))).kind == errc::group_mismatch);
+    if (group.rank() == 0) {
+      const std::weak_ptr<ferry::detail::group_core> watched = group.core();
+      group = {};
+      while (!watched.expired()) std::this_thread::yield();
+    }
+    self.barrier();
+    if (self.id().value == 1) {
+      ferry::detail::group_message message;
+      message.group = group.core()->facts().id;
+      message.from = 1;
+      const auto answer = [&] { return end_of(group.core()->send(message, 0, ferry::empty({0}, ferry::dtype::u8))); };
+      message.key = {ferry::detail::collective_key::all, 0};
+      ending end = answer();
+      CHECK(end.kind == errc::group_mismatch);
+      CHECK_MESSAGE(has(end, "collective 0 of group 'gone': "), end.text);
+      message.key.sequence = 1;
+      end = answer();
+      CHECK(end.kind == errc::invalid_argument);
+      CHECK_MESSAGE(has(end, "does not have the process_group any more"), end.text);
+    }
+    self.barrier();
+  });
+}
+
 TEST_CASE("process_group: nothing holds the tensors of a collective that has failed, messages on their way neither") {
   run_cluster(2, [](ferry::worker& self) {
     const process_group group(self, ferry::all_workers,
@@ -364,6 +394,8 @@ TEST_CASE("process_group: messages that no member sends end their collective, an
     if (group.rank() != 0) {
       for (int i = 0; i != 4; ++i) {
         const ending end = end_of(group.barrier(ferry::no_timeout));
+        // worker0 had come to it: a member to which all messages have come before it hears of the error is through.
+        if (end.text.empty()) continue;
         CHECK(end.kind == errc::malformed);
         CHECK_MESSAGE(has(end, "worker1 has sent"), end.text);
       }
