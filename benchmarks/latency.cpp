@@ -1,9 +1,10 @@
 // How long a small call takes, against round trips of as many bytes over a bare socket.
 //
 //   sleeping      both sides sleep whenever they wait (max_spin = 0); baseline: blocking recv()
-//   spinning      default options; baseline: non-blocking recv() in a loop (on one core: blocking, spinning is
-//   senseless) busy-handler  as spinning, while a handler of the callee blocks for 100 ms at a time, called by a third
-//   process busy-caller   the same, called by another thread of the caller's process
+//   spinning      default options; baseline: non-blocking recv() in a loop (on one core: blocking, spinning is senseless)
+//   busy-poll     both sides spin whenever they wait (busy_poll = 1); two cores, between processes
+//   busy-handler  as spinning, while a handler of the callee blocks for 100 ms at a time, called by a third process
+//   busy-caller   the same, called by another thread of the caller's process
 
 #include <atomic>
 #include <cstdio>
@@ -42,9 +43,11 @@ struct mode {
   bool sleeping;
   bool bystander;
   bool own_blocker;
+  bool busy_poll = false;
 };
 constexpr mode modes[] = {{"sleeping", true, false, false},
                           {"spinning", false, false, false},
+                          {"busy-poll", false, false, false, true},
                           {"busy-handler", false, true, false},
                           {"busy-caller", false, false, true}};
 
@@ -152,7 +155,8 @@ void measure(report& out, const options& chosen, const std::string& transport, p
                                     : within ? (spin ? "threads, spinning" : "threads, futex")
                                              : (spin ? "raw spinning" : "raw blocking");
 
-  worker_pair pair({.transport = transport, .sleeping = how.sleeping, .bystander = how.bystander}, pin);
+  worker_pair pair(
+      {.transport = transport, .sleeping = how.sleeping, .busy_poll = how.busy_poll, .bystander = how.bystander}, pin);
   std::optional<raw_pair> raw;
   if (!within) raw.emplace(transport == "shm" ? "unix" : transport, pin);
   std::optional<own_blocker> blocker;
@@ -211,7 +215,8 @@ int run(const options& chosen) {
     const auto pins = chosen.pins_or(usual);
     for (const pin_mode pin : pins) {
       for (const mode& how : modes) {
-        if (within && how.bystander) continue;
+        if (within && (how.bystander || how.busy_poll)) continue;
+        if (how.busy_poll && (pin == pin_mode::same_core || processors().size() < 2)) continue;
         if (chosen.quick && how.own_blocker) continue;
         measure(out, chosen, transport, pin, how);
       }

@@ -37,6 +37,7 @@ ferry::worker start(const std::vector<std::string>& arguments) {
   config.init_method = arguments.at(3);
   config.transports = {arguments.at(4)};
   if (arguments.at(5) == "sleeping") config.transport.max_spin = 0us;
+  if (arguments.at(5) == "busy-poll") config.transport.busy_poll = 1;
   config.heartbeat_interval = std::chrono::milliseconds(std::stoll(arguments.at(6)));
   config.lease = std::chrono::milliseconds(std::stoll(arguments.at(7)));
   config.flight_events = std::stoi(arguments.at(8));
@@ -80,7 +81,7 @@ worker_pair::worker_pair(const pair_options& wanted, pin_mode pin) : pin_(pin), 
   // The store must be served before a worker connects to it.
   const auto server = ferry::tcp_store_server::listen("127.0.0.1", free_port());
   const std::string init_method = "tcp://127.0.0.1:" + std::to_string(server->port());
-  const std::string waiting = wanted.sleeping ? "sleeping" : "spinning";
+  const std::string waiting = wanted.sleeping ? "sleeping" : wanted.busy_poll ? "busy-poll" : "spinning";
   const int world_size = 2 + (wanted.bystander ? 1 : 0) + (wanted.third ? 1 : 0);
   pin_process(0, pin, side::caller);
   const auto arguments = [&](const std::string& name, int rank) -> std::vector<std::string> {

@@ -19,7 +19,8 @@ std::map<std::string, role> worker_roles();
 
 struct pair_options {
   std::string transport = "tcp";
-  bool sleeping = false;  ///< transport.max_spin = 0: both sides sleep whenever they wait
+  bool sleeping = false;   ///< transport.max_spin = 0: both sides sleep whenever they wait
+  bool busy_poll = false;  ///< transport.busy_poll = 1: both sides never sleep
   ferry::timeout heartbeat_interval = std::chrono::milliseconds(500);
   ferry::timeout lease = std::chrono::seconds(5);
   int flight_events = ferry::rpc_options{}.flight_events;

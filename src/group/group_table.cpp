@@ -10,7 +10,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 constexpr attached_key<group_table> group_table_key("ferry.process_groups");
-constexpr std::size_t most_failed_collectives = 256;
+constexpr std::size_t most_failed_collectives = 1024;
 }  // namespace
 
 std::shared_ptr<group_table> group_table::of(worker_core& worker) {

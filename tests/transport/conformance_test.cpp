@@ -59,6 +59,18 @@ struct small_shm_under_test : shm_under_test {
   }
 };
 
+struct busy_shm_under_test : shm_under_test {
+  static ferry::transport_options options() {
+    ferry::transport_options result;
+    result.busy_poll = 1;
+    return result;
+  }
+};
+
+struct busy_unix_under_test : unix_under_test {
+  static ferry::transport_options options() { return busy_shm_under_test::options(); }
+};
+
 struct inproc_under_test {
   using tag = ferry::inproc;
   static constexpr bool crosses_processes = false;
@@ -73,6 +85,8 @@ TEST_CASE("tcp over IPv6 conforms") { ferry::test_kit::transport_conformance<tcp
 TEST_CASE("unix conforms") { ferry::test_kit::transport_conformance<unix_under_test>(); }
 TEST_CASE("shm conforms") { ferry::test_kit::transport_conformance<shm_under_test>(); }
 TEST_CASE("shm with small rings conforms") { ferry::test_kit::transport_conformance<small_shm_under_test>(); }
+TEST_CASE("shm with busy polling conforms") { ferry::test_kit::transport_conformance<busy_shm_under_test>(); }
+TEST_CASE("unix with busy polling conforms") { ferry::test_kit::transport_conformance<busy_unix_under_test>(); }
 TEST_CASE("inproc conforms") { ferry::test_kit::transport_conformance<inproc_under_test>(); }
 
 TEST_CASE("connections that are left open are destroyed with the reactor") {

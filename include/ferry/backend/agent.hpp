@@ -156,8 +156,8 @@ struct peer_route : located_worker {
 
 /// Which thread reads the reply of a call.
 enum class reply_wait : std::uint8_t {
-  none,       ///< one of the reactor, as soon as the reply has come
-  at_once,    ///< the caller, which will wait() for it at once
+  none,     ///< one of the reactor, as soon as the reply has come; or a caller that waits for one reply after the other
+  at_once,  ///< the caller, which will wait() for it at once
   unhurried,  ///< whichever reads the connection next: of a caller that waits, or after some milliseconds of the reactor
   /// As `none`, for a request that the next one of the calling thread may follow at once: if that has been so lately, it
   /// may wait for that one, to be sent with it (connection::send_with_next).

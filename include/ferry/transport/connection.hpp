@@ -40,7 +40,8 @@ class connection_receiver {
     return true;
   }
   /// How many messages are expected. While this is not zero, a connection whose driver has returned is watched again at
-  /// once; else within tens of milliseconds, without keep_watched().
+  /// once, or after a few milliseconds if that driver has come back at once each time before; else within tens of milliseconds, without
+  /// keep_watched().
   [[nodiscard]] virtual std::size_t expected_messages() const noexcept = 0;
 };
 
@@ -102,7 +103,8 @@ class connection {
     return false;
   }
   /// Messages are expected and no caller drives: a library thread reads at once, not only after a while. Called from the work of a
-  /// thread that itself reads this connection once that is done, it is read then, or by another thread within milliseconds. Thread-safe.
+  /// thread that itself reads this connection once that is done, it is read then, or by another thread within milliseconds; so it
+  /// is where one caller has driven again and again without a pause, and is expected to do so. Thread-safe.
   virtual void keep_watched() noexcept {}
   /// Makes a thread inside drive() check its condition again. Thread-safe.
   virtual void interrupt_drive() noexcept {}

@@ -70,6 +70,10 @@ struct transport_options {
   std::uint16_t port_last = 0;  ///< with `port`: try port..port_last in turn
   /// Spin this long for a reply or the next request before sleeping; adapted from recent waits, none on one core.
   std::chrono::microseconds max_spin{50};
+  /// For processors that nothing else uses: a thread that waits for a reply over `shm`, `unix` or `tcp` spins until it comes, and
+  /// so many threads of the process spin without end, each on one of the connections that last brought a request. Each takes a
+  /// whole processor, also while nothing is called. 0: none (docs/transports.md, Busy polling).
+  int busy_poll = 0;
   wire_limits limits = {};
   /// `shm`: the size of each of the two rings of a connection, a power of two from 4 KiB to 64 MiB. The worker that
   /// connects decides.

@@ -11,6 +11,7 @@
 
 #include <ferry/base/bytes.hpp>
 #include <ferry/base/error.hpp>
+#include <ferry/base/time.hpp>
 #include <ferry/device/stream.hpp>
 #include <ferry/tensor/dims.hpp>
 #include <ferry/tensor/dtype.hpp>
@@ -117,6 +118,11 @@ struct inbound_message {
   std::vector<stream> streams = {};
   /// Why the tensors could not be received although the rest was. The message must be treated as failed.
   std::exception_ptr failure = {};
+  /// When its last bytes were read; unset: a moment ago. Reading the clock costs more than most of what is done with it.
+  clock::time_point arrived = {};
+  [[nodiscard]] clock::time_point arrival() const noexcept {
+    return arrived == clock::time_point{} ? clock::now() : arrived;
+  }
 };
 
 /// One entry of a tensor table: a tensor that is about to arrive.

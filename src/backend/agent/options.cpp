@@ -41,6 +41,7 @@ void rpc_options::check() const {
                 fmt::format("the port range {}..{} is empty", transport.port, transport.port_last));
   }
   if (transport.max_spin.count() < 0) throw_error(errc::invalid_argument, "transport.max_spin must not be negative");
+  if (transport.busy_poll < 0) throw_error(errc::invalid_argument, "transport.busy_poll must not be negative");
   if (transport.handshake_timeout.count() <= 0)
     throw_error(errc::invalid_argument, "transport.handshake_timeout must be positive");
   if (transport.max_handshakes == 0) throw_error(errc::invalid_argument, "transport.max_handshakes must not be zero");

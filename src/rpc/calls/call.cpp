@@ -8,6 +8,7 @@
 #include <ferry/base/log.hpp>
 #include <ferry/device/current.hpp>
 
+#include "../../base/coarse_clock.hpp"
 #include "../../device/capture.hpp"
 #include "../../transport/reactor/held_output.hpp"
 #include "../../wire/read_marks.hpp"
@@ -173,7 +174,7 @@ void outgoing_call::begin(peer_route&& there) {
   if (stop_ && stop_->stop_requested()) {
     throw call_cancelled(describe(facts) + ": its stop token was stopped before it was sent");
   }
-  if (!until_.is_never() && until_.expired()) {
+  if (may_have_expired(until_) && until_.expired()) {
     throw rpc_timeout(describe(facts) + (facts.inherited
                                              ? std::string(": the deadline of the running handler has passed")
                                              : fmt::format(": its timeout of {} was over before it was sent",

@@ -136,6 +136,7 @@ void call_lifecycle::tell_ended(errc code, call_phase phase, std::string_view te
 void call_lifecycle::replied(const pending_call& call, const inbound_message& reply) noexcept {
   const frame_header& header = reply.header;
   call_event event = event_of(call_moment::replied, facts, call);
+  event.at = reply.arrived;
   event.bytes = header.message_bytes();
   event.code = header.kind == frame_kind::reply       ? errc{}
                : header.kind == frame_kind::exception ? errc::remote_exception

@@ -295,7 +295,8 @@ void worker_core::on_request(const std::shared_ptr<reply_channel>& channel, cons
   const bool one_way = (request.header.flags & frame_one_way) != 0;
   incoming_call* call = nullptr;
   try {
-    call = new incoming_call(shared_from_this(), channel, from.id(), std::move(request), clock::now());
+    const clock::time_point arrived = request.arrival();
+    call = new incoming_call(shared_from_this(), channel, from.id(), std::move(request), arrived);
   } catch (const std::exception& e) {
     drop_request(*channel, from, one_way ? std::nullopt : std::optional(id), e);
     channel->handled(bytes);

@@ -8,15 +8,16 @@ namespace ferry::inline v0::detail {
 
 /// Decides how long a thread spins for the next message of a connection before it sleeps: not at all until short waits
 /// have been observed, and rarely once spinning has stopped paying off (both ends on one core, a slow peer, a busy
-/// machine). Used only by the thread that reads the connection; not thread-safe.
+/// machine); or always, for busy polling. Used only by the thread that reads the connection; not thread-safe.
 class adaptive_spin {
  public:
-  explicit adaptive_spin(std::chrono::nanoseconds longest) noexcept : longest_(longest) {}
+  explicit adaptive_spin(std::chrono::nanoseconds longest, bool always = false) noexcept
+      : longest_(longest), always_(always) {}
 
   /// How long to spin now; zero for not at all.
   [[nodiscard]] std::chrono::nanoseconds budget() noexcept {
     if (longest_.count() == 0) return {};
-    if (credit_ > 0) return longest_;
+    if (always_ || credit_ > 0) return longest_;
     if (++since_probe_ < probe_interval_) return {};
     since_probe_ = 0;
     return longest_;
@@ -25,7 +26,7 @@ class adaptive_spin {
   void probe_now() noexcept { since_probe_ = probe_interval_; }
   /// Whether spinning has stopped paying off, or is switched off.
   [[nodiscard]] bool has_given_up() const noexcept {
-    return longest_.count() == 0 || (credit_ == 0 && probe_interval_ > first_probe_interval);
+    return longest_.count() == 0 || (!always_ && credit_ == 0 && probe_interval_ > first_probe_interval);
   }
   /// The message arrived while spinning.
   void succeeded() noexcept {
@@ -50,6 +51,7 @@ class adaptive_spin {
   static constexpr int first_probe_interval = 32;
   static constexpr int last_probe_interval = 4096;
   std::chrono::nanoseconds longest_;
+  bool always_;
   int credit_ = 0;
   int since_probe_ = 0;
   int probe_interval_ = first_probe_interval;

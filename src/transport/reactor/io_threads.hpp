@@ -78,6 +78,22 @@ class io_threads final : public reactor {
   }
   void end_private_wait() noexcept { private_waits_.fetch_sub(1, std::memory_order_relaxed); }
 
+  /// For a thread that spins on one connection without end: true if there are fewer than `most` in the process. Every true result must
+  /// be followed by end_busy_wait(), soon if another connection than those has had a message since (busy_waits_refused()).
+  [[nodiscard]] bool begin_busy_wait(int most) noexcept {
+    if (busy_waits_.fetch_add(1, std::memory_order_relaxed) < most) return true;
+    end_busy_wait();
+    busy_waits_refused_.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  [[nodiscard]] int busy_waits() const noexcept { return busy_waits_.load(std::memory_order_relaxed); }
+  void end_busy_wait() noexcept { busy_waits_.fetch_sub(1, std::memory_order_relaxed); }
+  [[nodiscard]] std::uint32_t busy_waits_refused() const noexcept {
+    return busy_waits_refused_.load(std::memory_order_relaxed);
+  }
+  /// The threads end.
+  [[nodiscard]] bool is_stopping() const noexcept { return stopping_.load(std::memory_order_relaxed); }
+
   /// How many events of descriptors there have been; wraps.
   [[nodiscard]] std::uint32_t events() const noexcept { return events_.load(std::memory_order_relaxed); }
 
@@ -132,6 +148,8 @@ class io_threads final : public reactor {
   std::atomic<int> waiters_{0};
   std::atomic<int> spawning_{0};
   std::atomic<int> private_waits_{0};
+  std::atomic<int> busy_waits_{0};
+  std::atomic<std::uint32_t> busy_waits_refused_{0};
   std::atomic<bool> wake_pending_{false};
   std::atomic<std::uint32_t> events_{0};
   std::atomic<std::size_t> threads_{0};

@@ -76,6 +76,8 @@ class ring_reader : public ring_end {
 
   /// Copies what is there and returns how much. `wake` is set if the writer has to be woken.
   std::size_t read(std::span<const iovec> into, bool& wake) noexcept;
+  /// Whether read() would find something. Costs a look at one variable.
+  [[nodiscard]] bool has_input() const noexcept;
   /// Before sleeping until there are bytes: true if there are some by now, or the index is not what was read last.
   [[nodiscard]] bool announce_sleep() noexcept;
   /// After it: the writer need not wake this end.

@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,8 @@ namespace ferry::inline v0::detail {
 /// A thread that reads a connection itself first sleeps this long in recv(), which is one system call where poll() and
 /// recv() are two; only then does it wait interruptibly.
 inline constexpr std::chrono::milliseconds plain_wait{4};
+/// A thread that spins without end looks so often at what else may have happened.
+inline constexpr std::chrono::microseconds busy_poll_step{50};
 
 /// Messages that are written together: bytes, then tensors, or what devices fetch.
 struct segment {
@@ -61,7 +64,8 @@ struct awaited_message {
 // With rings the descriptor brings only wake-ups: an armed connection has announced that its reader sleeps, so the peer
 // writes a byte to the socket after the next message. The reader takes these bytes out of the socket, no other thread.
 // The latter two disarm the descriptor, once for a whole series of messages: it is armed again when messages are
-// expected but no thread is in drive(), or by the monitor when no thread has used it for a tick.
+// expected but no thread is in drive(), or by the monitor when no thread has used it for a tick. Where drives have followed each
+// other at once, it stays disarmed between them: see trusted_.
 class stream_connection final : public connection,
                                 public descriptor_handler,
                                 public lingering_connection,
@@ -85,8 +89,9 @@ class stream_connection final : public connection,
                   std::make_shared<staging_ring>(options.device_timeout, staging_ring::direction::to_device,
                                                  "tensors from " + description_),
                   direct_},
+        busy_poll_(std::thread::hardware_concurrency() > 1 ? options.busy_poll : 0),
         reader_state_(options.limits),
-        spin_(options.max_spin),
+        spin_(busy_poll_ == 0 ? options.max_spin : busy_poll_step, busy_poll_ != 0),
         outgoing_copies_(std::make_shared<staging_ring>(options.device_timeout, staging_ring::direction::from_device)),
         room_spin_(options.max_spin) {}
 
@@ -104,6 +109,7 @@ class stream_connection final : public connection,
   }
   bool drive(const drive_condition& condition, deadline until) noexcept override;
   void keep_watched() noexcept override {
+    if (trusted_.load() > 0 && trusted_.fetch_sub(1) > 0) return;
     // After a linger() that disarmed it the monitor looks soon, should the thread not come back; after a drive() only much later.
     if (!armed_.load() && (driven_.load(std::memory_order_relaxed) || !loop_->reads_next(*this))) watch_again();
   }
@@ -147,6 +153,7 @@ class stream_connection final : public connection,
     if (!armed_.load() && reader_.load() == not_read) set_armed(true);
   }
 
+  static constexpr int fewest_drives_for_trust = 8;
   static constexpr int no_descriptor = -1;
   static constexpr int never_again = -2;
   static constexpr std::uint64_t no_threshold = ~std::uint64_t{0};
@@ -154,7 +161,10 @@ class stream_connection final : public connection,
   enum class outcome { drained, more, ended, awaiting_device };
   enum class pace { at_once, soon, with_next };
 
-  void on_frame(inbound_message&& message) override { receiver_->on_message(*this, std::move(message)); }
+  void on_frame(inbound_message&& message) override {
+    message.arrived = std::exchange(arrived_, {});
+    receiver_->on_message(*this, std::move(message));
+  }
   [[nodiscard]] bool paused() const noexcept override {
     return paused_.load(std::memory_order_relaxed) && !reads_the_rest_.load(std::memory_order_relaxed);
   }
@@ -166,6 +176,9 @@ class stream_connection final : public connection,
   }
 
   outcome receive(std::size_t& received, bool sleep = false) noexcept;
+  void look_for_input() const noexcept;
+  outcome spin_for_input(io_threads& on, std::chrono::nanoseconds budget, std::size_t& received) noexcept;
+  [[nodiscard]] bool keeps_polling() noexcept;
   [[nodiscard]] ssize_t receive_from_socket(std::span<const iovec> into, bool sleep) noexcept;
   [[nodiscard]] ssize_t send_to_socket(std::span<const iovec> from) noexcept;
   // The same over rings, with the results of the system calls; EPROTO: the peer has broken the ring.
@@ -198,6 +211,7 @@ class stream_connection final : public connection,
   void tell_monitor() noexcept;
   [[nodiscard]] bool resume_after_drives() noexcept;
   void set_armed(bool armed) noexcept;
+  [[nodiscard]] bool follows_last_drive(clock::time_point now, bool was_trusted) noexcept;
 
   bool send_message(outgoing_message&& message, pace when) noexcept;
   void note_sent(const frame_header& header, pace when) noexcept;
@@ -242,8 +256,16 @@ class stream_connection final : public connection,
   std::atomic<bool> armed_{false};
   std::atomic<bool> want_writable_{false};
 
+  const int busy_poll_;
   std::atomic<int> reader_{being_read};  // until start() has ended
-  frame_reader reader_state_;            // this and the next two belong to the reading thread
+  // This and the next six belong to the reading thread.
+  frame_reader reader_state_;
+  clock::time_point read_at_;  // when the last bytes were read
+  clock::time_point arrived_;  // the same for the first message of them; further ones have waited for those before them
+  // See trusted_.
+  clock::time_point driven_until_;  // when the last bytes were read that a drive has read
+  int drives_at_once_ = 0;
+  int kept_trusts_ = 0;
   adaptive_spin spin_;
   bool closed_reported_ = false;
   struct turn : work {
@@ -256,7 +278,13 @@ class stream_connection final : public connection,
   std::atomic<bool> reads_the_rest_{false};  // although reading is paused; set by the reader
   std::mutex interrupt_mutex_;               // guards interrupt_
   int interrupt_ = no_descriptor;
-  std::atomic<bool> driven_{false};                 // drive() was called lately
+  std::atomic<bool> driven_{false};  // drive() was called lately
+  // Between drives: the thread that drove last is expected back at once, since its drives have followed each other often
+  // enough. Until then so many messages may be sent without the connection being watched for their answers. If it does
+  // not come, the monitor watches the connection at its second look, and more such drives are asked for.
+  std::atomic<int> trusted_{0};
+  std::atomic<int> drives_for_trust_{fewest_drives_for_trust};
+  std::atomic<bool> trust_failed_{false};
   std::atomic<clock::rep> driver_asleep_since_{0};  // zero: no thread sleeps inside drive()
   std::atomic<bool> driver_must_yield_{false};      // the driver must yield
   std::atomic<std::uint32_t> lingers_{0};           // counts those that left the descriptor disarmed

@@ -12,6 +12,7 @@
 #include <ferry/base/log.hpp>
 #include <ferry/tensor/shared_allocator.hpp>
 
+#include "../../base/pause_processor.hpp"
 #include "../../base/peer_log.hpp"
 #include "../reactor/held_output.hpp"
 
@@ -23,6 +24,12 @@ constexpr std::chrono::microseconds driver_yield_after{200};  // a driver that s
 // How long a connection may stay unwatched after the last drive, on average one and a half times: more often the monitor
 // of a process that makes one call after another would wake up for nothing.
 constexpr std::chrono::milliseconds watched_after_drives{16};
+// A thread that goes through its futures, or makes one call after the other while others are under way, drives again so soon after
+// the last bytes that it has read. Watching the connection in between costs two system calls each time, and wakes another thread.
+constexpr std::chrono::microseconds drives_again_within{200};
+constexpr int most_drives_for_trust = 4096;
+constexpr int sends_on_trust = 1024;
+constexpr int kept_trusts_for_more = 4096;  // after so many, fewer drives are asked for again
 // So many events of other descriptors, from one message of a connection to its next, leave its thread free to sleep on
 // this connection alone. With more, the thread is wanted in the epoll.
 constexpr std::int32_t few_events = 2;
@@ -144,12 +151,21 @@ ssize_t stream_connection::receive_from_socket(std::span<const iovec> into, bool
   return ::recvmsg(descriptor_, &header, sleep ? 0 : MSG_DONTWAIT);
 }
 
+// For a thread that spins: returns when there is something to read, or after a few looks. With rings these cost less, and see a
+// message sooner, than a vain receive() and a reading of the clock.
+void stream_connection::look_for_input() const noexcept {
+  if (!over_rings_) return;
+  constexpr int looks = 16;
+  for (int i = 0; i != looks && !rings_->in().has_input(); ++i) pause_processor();
+}
+
 // Reads once; the caller is the reader. With `sleep` it waits up to plain_wait for the first byte.
 stream_connection::outcome stream_connection::receive(std::size_t& received, bool sleep) noexcept {
   received = 0;
   if (stays_paused()) return outcome::drained;
   try {
     if (reader_state_.stalled()) {
+      read_at_ = arrived_ = clock::now();
       reader_state_.resume(*this);
       if (stays_paused()) return outcome::drained;
     }
@@ -161,7 +177,8 @@ stream_connection::outcome stream_connection::receive(std::size_t& received, boo
     const ssize_t got = over_rings_ ? receive_from_ring(into, sleep) : receive_from_socket(into, sleep);
     if (got > 0) {
       received = static_cast<std::size_t>(got);
-      last_read_.store(clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+      read_at_ = arrived_ = clock::now();
+      last_read_.store(read_at_.time_since_epoch().count(), std::memory_order_relaxed);
       reader_state_.commit(received, *this);
       return received == total ? outcome::more : outcome::drained;
     }
@@ -231,6 +248,7 @@ void stream_connection::on_ready(readiness ready) noexcept {
 }
 
 void stream_connection::set_armed(bool armed) noexcept {
+  if (armed) trusted_.store(0);
   if (over_rings_ && armed) return arm_ring();
   std::lock_guard lock(arm_mutex_);
   if (watch_ == watch_id::none || closed_.load()) return;
@@ -288,11 +306,48 @@ bool stream_connection::resume_watching(bool now) noexcept {
     lingered_ = true;
     if (!closed_.load()) return false;
   }
+  const bool lingered = std::exchange(lingered_, false);
   if (!more) noted_.store(false);
-  if (std::exchange(lingered_, false) || !drives_noted_.load()) watch_again();
+  if (trusted_.load() > 0 && reader_.load() == not_read) {  // in vain
+    drives_for_trust_.store(std::min(2 * drives_for_trust_.load(), most_drives_for_trust));
+    trust_failed_.store(true);
+  }
+  if (lingered || !drives_noted_.load()) watch_again();
   if (more) return false;
   // Another thread may have told the monitor in between and found it still registered.
   return (lingers_.load() == lingers && hold_backs_.load() == held_back) || noted_.exchange(true);
+}
+
+// A thread that has found nothing for a while may go on with that. What it would otherwise look for before it sleeps, or be woken for:
+// room for the writer, the end of the peer, and memory that the peer has given back.
+bool stream_connection::keeps_polling() noexcept {
+  if (busy_poll_ == 0 || paused() || reader_state_.stalled() || closed_.load(std::memory_order_relaxed)) return false;
+  if (over_rings_) take_wake_ups(false);
+  collect_lent();
+  return true;
+}
+
+stream_connection::outcome stream_connection::spin_for_input(io_threads& on, std::chrono::nanoseconds budget,
+                                                             std::size_t& received) noexcept {
+  if (over_rings_) rings_->in().withdraw_sleep();
+  outcome result = outcome::drained;
+  const auto spin = [&] {
+    const auto started = clock::now();
+    do {
+      look_for_input();
+      result = receive(received);
+    } while (received == 0 && result == outcome::drained && clock::now() - started < budget);
+    received != 0 ? spin_.succeeded() : spin_.failed();
+    return received == 0 && result == outcome::drained;
+  };
+  if (!spin() || !keeps_polling()) return result;
+  const std::uint32_t refused = on.busy_waits_refused();
+  if (!on.begin_busy_wait(busy_poll_)) return result;
+  while (!driven_.load(std::memory_order_relaxed) && on.busy_waits_refused() == refused && !on.is_stopping() &&
+         !on.has_more_work() && spin() && keeps_polling()) {
+  }
+  on.end_busy_wait();
+  return result;
 }
 
 bool stream_connection::linger(io_threads& on) noexcept {
@@ -321,14 +376,9 @@ bool stream_connection::linger(io_threads& on) noexcept {
   std::size_t received = 0;
   outcome result = outcome::drained;
   const auto started = clock::now();
-  if (budget.count() != 0) {
-    if (over_rings_) rings_->in().withdraw_sleep();
-    do {
-      result = receive(received);
-    } while (received == 0 && result == outcome::drained && clock::now() - started < budget);
-    received != 0 ? spin_.succeeded() : spin_.failed();
-  }
-  if (received == 0 && result == outcome::drained && !crowded && on.begin_private_wait()) {
+  if (budget.count() != 0) result = spin_for_input(on, budget, received);
+  if (received == 0 && result == outcome::drained && !crowded && !driven_.load(std::memory_order_relaxed) &&
+      !on.has_more_work() && on.begin_private_wait()) {
     if (over_rings_) poll_socket_here();
     result = receive(received, true);
     on.end_private_wait();
@@ -353,6 +403,19 @@ int stream_connection::interrupt_descriptor() noexcept {
   return interrupt_;
 }
 
+// Whether a drive that begins follows the last one at once, no other thread having read meanwhile. As long as the connection is
+// watched in between, some do not, even of a thread that does nothing else: most have to.
+bool stream_connection::follows_last_drive(clock::time_point now, bool was_trusted) noexcept {
+  const bool follows = read_at_ == driven_until_ && now - read_at_ < drives_again_within;
+  if (trust_failed_.load(std::memory_order_relaxed) && trust_failed_.exchange(false)) drives_at_once_ = 0;
+  drives_at_once_ = std::clamp(drives_at_once_ + (follows ? 1 : -1), 0, most_drives_for_trust);
+  if (follows && was_trusted && ++kept_trusts_ == kept_trusts_for_more) {
+    kept_trusts_ = 0;
+    drives_for_trust_.store(std::max(drives_for_trust_.load() / 2, fewest_drives_for_trust));
+  }
+  return follows;
+}
+
 bool stream_connection::drive(const drive_condition& condition, deadline until) noexcept {
   const ordinary_memory_scope not_of_the_caller;
   if (paused()) return false;
@@ -374,6 +437,7 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
     return false;
   }
   driver_must_yield_.store(false);
+  const bool was_trusted = trusted_.load() > 0 && trusted_.exchange(0) > 0;
   bool yielded = false;
   // The caller keeps the receiver alive; only the reader releases it, in notify_closed().
   connection_receiver* const receiver = receiver_.get();
@@ -393,19 +457,33 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
 
   flush_held_back();
   bool plain = true;
+  bool again = false;
+  bool first = true;
   while (!finished()) {
     held_output::release();  // of a continuation that ran while this thread read
     const auto budget = spin_.budget();
     const auto started = clock::now();
+    if (std::exchange(first, false)) again = follows_last_drive(started, was_trusted);
     if (started >= until.at()) break;
     if (budget.count() != 0) {
       bool got = false;
       if (over_rings_) rings_->in().withdraw_sleep();
-      while (!(got = read_available(false)) && !finished() && clock::now() - started < budget) {
-      }
+      do {
+        look_for_input();
+      } while (!(got = read_available(false)) && !finished() && clock::now() - started < budget);
       got ? spin_.succeeded() : spin_.failed();
       flush_held_back();
+      if (got && busy_poll_ != 0) driver_asleep_since_.store(0, std::memory_order_relaxed);
       if (got || finished()) continue;
+      if (keeps_polling()) {
+        if (driver_must_yield_.exchange(false)) {
+          yielded = !finished();
+          break;
+        }
+        if (driver_asleep_since_.load(std::memory_order_relaxed) == 0)
+          driver_asleep_since_.store(started.time_since_epoch().count(), std::memory_order_relaxed);
+        continue;
+      }
     }
     if (over_rings_) poll_socket_here();
     if (std::exchange(plain, false) && until.remaining() > 2 * plain_wait) {
@@ -457,14 +535,23 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
       break;
     }
   }
+  if (busy_poll_ != 0) driver_asleep_since_.store(0, std::memory_order_relaxed);
   driven_.store(true, std::memory_order_relaxed);  // the monitor may have cleared it
+  driven_until_ = read_at_;
+  const bool comes_back = again && !yielded && drives_at_once_ >= drives_for_trust_.load(std::memory_order_relaxed) &&
+                          receiver && receiver->expected_messages() != 0;
+  if (comes_back) trusted_.store(sends_on_trust);
   leave_reader();
   flush_held_back();
   // A thread that sends after this check finds no reader and reads itself, calls keep_watched(), or has time: see
   // note_driven().
-  if (receiver && receiver->expected_messages() != 0) {
-    watch_again();
+  if (receiver && receiver->expected_messages() != 0 && !closed_.load()) {
+    comes_back ? note_unwatched() : watch_again();
   } else if (!closed_.load()) {
+    if (comes_back) {
+      trusted_.store(0);
+      if (receiver && receiver->expected_messages() != 0) watch_again();  // its sender may have trusted, too
+    }
     note_driven();
   }
   return !yielded;

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <cstdint>
 #include <future>
+#include <memory>
+#include <semaphore>
 #include <string>
 #include <thread>
 #include <utility>
@@ -92,6 +94,21 @@ TEST_CASE("processes of a machine call each other through shared memory") {
   REQUIRE_FALSE(route.devices.empty());
   CHECK(route.devices[0].channel == "inline");
   all.leave();
+}
+
+TEST_CASE("answers for continuations come beside a thread that calls again and again, and when it stops") {
+  for (const char* transport : {"shm", "tcp"}) {
+    CAPTURE(transport);
+    process_group all(2, {.transport = transport});
+    for (int round = 0; round != 400; ++round) {
+      const auto come = std::make_shared<std::binary_semaphore>(0);
+      all.self.rpc_async<echo>("worker1", std::string(100, 'x'))
+          .add_done_callback([come](const ferry::future<std::string>&) { come->release(); });
+      for (int i = 0; i != round % 40; ++i) REQUIRE(all.self.rpc_sync<echo>("worker1", "y") == "y");
+      come->acquire();
+    }
+    all.leave();
+  }
 }
 
 TEST_CASE("calls pass rings that are smaller than their messages") {

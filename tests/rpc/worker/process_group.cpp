@@ -34,7 +34,8 @@ std::string text_of(ferry::timeout value) {
   return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(value.duration()).count());
 }
 
-// Arguments: init method, rank, size, heartbeat interval, lease, transport if any, and microseconds of spinning if not as usual.
+// Arguments: init method, rank, size, heartbeat interval, lease, transport if any, and, if not as usual, microseconds of spinning and
+// how many threads poll.
 ferry::worker joined(const std::vector<std::string>& arguments) {
   const int rank = std::stoi(arguments.at(1));
   ferry::worker_config config{.name = worker_name(rank),
@@ -46,6 +47,7 @@ ferry::worker joined(const std::vector<std::string>& arguments) {
                               .lease = milliseconds(arguments.at(4))};
   if (!arguments.at(5).empty()) config.transports = {arguments.at(5)};
   if (arguments.size() > 6) config.transport.max_spin = std::chrono::microseconds(std::stoll(arguments.at(6)));
+  if (arguments.size() > 7) config.transport.busy_poll = std::stoi(arguments.at(7));
   return ferry::init_rpc(config);
 }
 
@@ -111,7 +113,8 @@ process_group::process_group(int size, const group_options& options) {
     children.push_back(std::make_unique<child_process>(ferry_test::child_options{
         .role = options.role,
         .arguments = {meeting(), std::to_string(rank), std::to_string(size), text_of(options.heartbeat_interval),
-                      text_of(options.lease), options.transport, std::to_string(options.max_spin.count())}}));
+                      text_of(options.lease), options.transport, std::to_string(options.max_spin.count()),
+                      std::to_string(options.busy_poll)}}));
   }
   ferry::worker_config config{.name = "worker0",
                               .rank = 0,
@@ -124,6 +127,7 @@ process_group::process_group(int size, const group_options& options) {
   if (!options.transport.empty()) config.transports = {options.transport};
   config.transport.handshake_timeout = options.handshake_timeout;
   config.transport.max_spin = options.max_spin;
+  config.transport.busy_poll = options.busy_poll;
   self = ferry::init_rpc(config);
 }
 

@@ -23,6 +23,7 @@ struct group_options {
   ferry::timeout heartbeat_interval = std::chrono::milliseconds(500);
   ferry::timeout lease = std::chrono::seconds(100);  ///< of processes that may be stopped
   std::chrono::microseconds max_spin = ferry::transport_options().max_spin;
+  int busy_poll = 0;
   ferry::flow_limits flow = {};                                            ///< of worker0
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(60);  ///< of worker0
 };

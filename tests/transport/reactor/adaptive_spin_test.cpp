@@ -54,4 +54,13 @@ TEST_CASE("spinning that is switched off is given up") {
   CHECK(spin.has_given_up());
 }
 
+TEST_CASE("busy polling spins every time, whatever comes of it") {
+  adaptive_spin spin(longest, true);
+  for (int i = 0; i != 1000; ++i) {
+    CHECK(spin.budget() == longest);
+    spin.failed();
+  }
+  CHECK_FALSE(spin.has_given_up());
+}
+
 }  // namespace adaptive_spin_test

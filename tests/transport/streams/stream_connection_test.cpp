@@ -1,5 +1,8 @@
 #include "transport/streams/stream_connection.hpp"
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <string>
@@ -203,9 +206,10 @@ TEST_CASE("a connection closed before start notifies its receiver once") {
 }
 
 TEST_CASE("a driver reads its own replies while others send, and the connection stays watched in between") {
-  for (int spin : {0, 50}) {
+  for (int spin : {0, 50, -1}) {
     transport_options options;
-    options.max_spin = std::chrono::microseconds(spin);
+    options.max_spin = std::chrono::microseconds(std::max(spin, 0));
+    options.busy_poll = spin < 0 ? 1 : 0;
     pair ends(options);
     ends.at_b->echo = true;
     ends.at_a->expecting = false;
@@ -228,6 +232,91 @@ TEST_CASE("a driver reads its own replies while others send, and the connection 
         ends.at_a->wait([&] { return ends.at_a->texts.size() == i; });
       }
       REQUIRE(condition.done());
+    }
+  }
+}
+
+TEST_CASE("with busy polling a thread stays with the connection that brought a message, until another one needs it") {
+  if (std::thread::hardware_concurrency() < 2) return;  // there it is switched off
+  transport_options options;
+  options.busy_poll = 1;
+  pair ends(options);
+  pair others(options);
+  auto& loop = static_cast<detail::io_threads&>(*ends.loop);
+  std::size_t sent = 0;
+  const auto until = deadline::after(std::chrono::seconds(60));
+  while (loop.busy_waits() == 0) {  // a thread that has other work to do does not stay
+    REQUIRE_FALSE(until.expired());
+    ends.b->send(text_message(++sent, "a"));
+    ends.at_a->wait([&] { return ends.at_a->texts.size() == sent; });
+    const auto soon = deadline::after(std::chrono::milliseconds(5));
+    while (loop.busy_waits() == 0 && !soon.expired()) std::this_thread::yield();
+  }
+  CHECK_FALSE(loop.begin_busy_wait(1));
+  while (loop.busy_waits() != 0) {  // to have asked for the place in vain was enough
+    REQUIRE_FALSE(until.expired());
+    std::this_thread::yield();
+  }
+  for (std::size_t i = 1; i != 200; ++i) {
+    ends.b->send(text_message(++sent, "a"));
+    others.b->send(text_message(i, "b"));
+    ends.at_a->wait([&] { return ends.at_a->texts.size() == sent; });
+    others.at_a->wait([&] { return others.at_a->texts.size() == i; });
+  }
+}
+
+TEST_CASE("a driver that polls gives way to another one that would have to wait for it, and ends at its deadline") {
+  transport_options options;
+  options.busy_poll = 1;
+  pair ends(options);
+  ends.at_a->expecting = false;
+  struct never final : drive_condition {
+    mutable std::atomic<int> asked{0};
+    [[nodiscard]] bool done() const noexcept override {
+      ++asked;
+      return false;
+    }
+  } first, second;
+  CHECK(ends.a->drive(first, deadline::after(std::chrono::milliseconds(5))));
+  first.asked = 0;
+  std::atomic<bool> over{false};
+  std::thread polling([&] {
+    CHECK_FALSE(ends.a->drive(first, deadline()));
+    over = true;
+  });
+  while (first.asked.load() < 3) std::this_thread::yield();  // it reads
+  while (!over.load()) (void)ends.a->drive(second, deadline::after(std::chrono::milliseconds(1)));
+  polling.join();
+}
+
+TEST_CASE("messages are read although a thread that has driven again and again does not come back") {
+  for (const int busy : {0, 1}) {
+    transport_options options;
+    options.busy_poll = busy;
+    pair ends(options);
+    ends.at_b->echo = true;
+    struct count_reached final : drive_condition {
+      collector* at;
+      std::size_t count;
+      [[nodiscard]] bool done() const noexcept override {
+        std::lock_guard lock(at->mutex);
+        return at->texts.size() >= count;
+      }
+    } condition;
+    condition.at = ends.at_a.get();
+    std::size_t sent = 0;
+    for (int round = 0; round != 100; ++round) {
+      for (int i = 0; i != 30; ++i) {
+        ends.a->send(text_message(++sent, "again"));
+        ends.a->keep_watched();
+        condition.count = sent;
+        (void)ends.a->drive(condition, deadline::after(std::chrono::seconds(60)));
+      }
+      for (int i = 0; i != 3; ++i) {
+        ends.a->send(text_message(++sent, "and once more"));
+        ends.a->keep_watched();
+      }
+      ends.at_a->wait([&] { return ends.at_a->texts.size() == sent; });
     }
   }
 }

@@ -290,8 +290,10 @@ void reference_table::done(request_references& own) noexcept {
   own.answered.store(true);
   waits_.remove(own);
   if (own.creation) {
-    own.creation->fail(
-        make_error(errc::reference_deleted, "the call that was to make the object ended without making it"));
+    if (!own.creation->ready()) {  // an error costs as much as several calls
+      own.creation->fail(
+          make_error(errc::reference_deleted, "the call that was to make the object ended without making it"));
+    }
     end([&](reference_effects& effects, consequences&) { protocol_.end_creation(own.creation_id, effects); });
     own.creation = {};
   }
