@@ -40,7 +40,7 @@ class connection_receiver {
     return true;
   }
   /// How many messages are expected. While this is not zero, a connection whose driver has returned is watched again at
-  /// once, or after a few milliseconds if that driver has come back at once each time before; else within tens of milliseconds, without
+  /// once, or after a few milliseconds if that driver has mostly come back at once; else within tens of milliseconds, without
   /// keep_watched().
   [[nodiscard]] virtual std::size_t expected_messages() const noexcept = 0;
 };

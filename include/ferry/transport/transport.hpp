@@ -71,7 +71,7 @@ struct transport_options {
   /// Spin this long for a reply or the next request before sleeping; adapted from recent waits, none on one core.
   std::chrono::microseconds max_spin{50};
   /// For processors that nothing else uses: a thread that waits for a reply over `shm`, `unix` or `tcp` spins until it comes, and
-  /// so many threads of the process spin without end, each on one of the connections that last brought a request. Each takes a
+  /// so many threads of the process spin without end, each on one of the connections that last brought a message. Each takes a
   /// whole processor, also while nothing is called. 0: none (docs/transports.md, Busy polling).
   int busy_poll = 0;
   wire_limits limits = {};

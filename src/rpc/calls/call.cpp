@@ -26,6 +26,7 @@ class sync_call final : public pending_call, public drive_condition {
  public:
   void on_reply(inbound_message&& reply) noexcept override {
     reply_ = std::move(reply);
+    reply_.arrived = reply_.arrival();  // not when the caller has woken up
     complete();
   }
   void on_failure(errc code, call_phase phase, const std::string& detail) noexcept override {

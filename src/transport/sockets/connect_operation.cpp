@@ -320,6 +320,7 @@ void connect_operation::open_connection() {
   try {
     std::string description =
         fmt::format("{} {}", core_->transport_name, current_text());  // may throw: before release()
+    if ((request_.self.features & (feature_control | feature_observer)) != 0) request_.options.busy_poll = 0;
     result.opened = make_stream_connection(
         core_->loop, socket_.release(), core_->transport_name, std::move(description), request_.options, {},
         (result.peer.features & feature_device_tensors) != 0, std::move(rings_), std::move(direct_));

@@ -157,7 +157,8 @@ class stream_connection final : public connection,
   static constexpr int no_descriptor = -1;
   static constexpr int never_again = -2;
   static constexpr std::uint64_t no_threshold = ~std::uint64_t{0};
-  enum reader_value : int { not_read = 0, being_read = 1, read_again = 2 };
+  // The last two: by a thread in drive().
+  enum reader_value : int { not_read = 0, being_read = 1, read_again = 2, being_driven = 3, driven_again = 4 };
   enum class outcome { drained, more, ended, awaiting_device };
   enum class pace { at_once, soon, with_next };
 
@@ -212,6 +213,7 @@ class stream_connection final : public connection,
   [[nodiscard]] bool resume_after_drives() noexcept;
   void set_armed(bool armed) noexcept;
   [[nodiscard]] bool follows_last_drive(clock::time_point now, bool was_trusted) noexcept;
+  void trust_less() noexcept;
 
   bool send_message(outgoing_message&& message, pace when) noexcept;
   void note_sent(const frame_header& header, pace when) noexcept;
@@ -258,7 +260,7 @@ class stream_connection final : public connection,
 
   const int busy_poll_;
   std::atomic<int> reader_{being_read};  // until start() has ended
-  // This and the next six belong to the reading thread.
+  // This and the next seven belong to the reading thread.
   frame_reader reader_state_;
   clock::time_point read_at_;  // when the last bytes were read
   clock::time_point arrived_;  // the same for the first message of them; further ones have waited for those before them
@@ -281,7 +283,8 @@ class stream_connection final : public connection,
   std::atomic<bool> driven_{false};  // drive() was called lately
   // Between drives: the thread that drove last is expected back at once, since its drives have followed each other often
   // enough. Until then so many messages may be sent without the connection being watched for their answers. If it does
-  // not come, the monitor watches the connection at its second look, and more such drives are asked for.
+  // not come, the monitor watches the connection at its second look. If it comes late or not at all, more such drives are
+  // asked for; if another caller was turned away meanwhile, none is expected.
   std::atomic<int> trusted_{0};
   std::atomic<int> drives_for_trust_{fewest_drives_for_trust};
   std::atomic<bool> trust_failed_{false};
@@ -307,6 +310,7 @@ class stream_connection final : public connection,
   driven_watch after_drives_{*this};
   std::atomic<bool> drives_noted_{false};  // it is registered with the monitor
   std::atomic<clock::rep> last_read_{0};   // when the last bytes arrived
+  std::atomic<clock::rep> last_added_{0};  // when the last message was sent while many answers were expected
 
   std::mutex out_mutex_;      // guards what follows, except that active_ and active_at_ belong to the writer
   bool writing_ = false;      // some thread writes, or waits for the descriptor to become writable

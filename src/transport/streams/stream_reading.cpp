@@ -25,8 +25,8 @@ constexpr std::chrono::microseconds driver_yield_after{200};  // a driver that s
 // of a process that makes one call after another would wake up for nothing.
 constexpr std::chrono::milliseconds watched_after_drives{16};
 // A thread that goes through its futures, or makes one call after the other while others are under way, drives again so soon after
-// the last bytes that it has read. Watching the connection in between costs two system calls each time, and wakes another thread.
-constexpr std::chrono::microseconds drives_again_within{200};
+// the last bytes that it has read, or the last call of many that it has made since. Watching the connection in between costs two system calls each time, and wakes another thread.
+constexpr std::chrono::microseconds drives_again_within{100};
 constexpr int most_drives_for_trust = 4096;
 constexpr int sends_on_trust = 1024;
 constexpr int kept_trusts_for_more = 4096;  // after so many, fewer drives are asked for again
@@ -67,8 +67,8 @@ bool stream_connection::take_reader() noexcept {
   for (;;) {
     if (value == not_read) {
       if (reader_.compare_exchange_weak(value, being_read)) return true;
-    } else if (value == being_read) {
-      if (reader_.compare_exchange_weak(value, read_again)) return false;
+    } else if (value == being_read || value == being_driven) {
+      if (reader_.compare_exchange_weak(value, value == being_read ? read_again : driven_again)) return false;
     } else {
       return false;
     }
@@ -86,7 +86,7 @@ void stream_connection::leave_reader() noexcept {
       if (!take_reader()) return;
       continue;
     }
-    if (before == read_again) {
+    if (before == read_again || before == driven_again) {
       set_armed(true);
       // Input already in the block is not reported, and with rings the reactor does not report again what it has seen.
       if (stalled || over_rings_) read_later();
@@ -309,7 +309,7 @@ bool stream_connection::resume_watching(bool now) noexcept {
   const bool lingered = std::exchange(lingered_, false);
   if (!more) noted_.store(false);
   if (trusted_.load() > 0 && reader_.load() == not_read) {  // in vain
-    drives_for_trust_.store(std::min(2 * drives_for_trust_.load(), most_drives_for_trust));
+    trust_less();
     trust_failed_.store(true);
   }
   if (lingered || !drives_noted_.load()) watch_again();
@@ -341,8 +341,13 @@ stream_connection::outcome stream_connection::spin_for_input(io_threads& on, std
     return received == 0 && result == outcome::drained;
   };
   if (!spin() || !keeps_polling()) return result;
-  const std::uint32_t refused = on.busy_waits_refused();
-  if (!on.begin_busy_wait(busy_poll_)) return result;
+  std::uint32_t refused = on.busy_waits_refused();
+  if (!on.begin_busy_wait(busy_poll_)) {
+    // Those that have had no message since make room.
+    if (!spin() || !keeps_polling()) return result;
+    refused = on.busy_waits_refused();
+    if (!on.begin_busy_wait(busy_poll_)) return result;
+  }
   while (!driven_.load(std::memory_order_relaxed) && on.busy_waits_refused() == refused && !on.is_stopping() &&
          !on.has_more_work() && spin() && keeps_polling()) {
   }
@@ -367,7 +372,8 @@ bool stream_connection::linger(io_threads& on) noexcept {
   const auto budget = spin_.budget();
   const std::uint32_t others = on.events() - own_events_.load(std::memory_order_relaxed);
   const bool crowded = static_cast<std::int32_t>(others - std::exchange(seen_events_, others)) > few_events;
-  if (crowded && budget.count() == 0) {
+  // Many connections are in use: none of them gets a thread of its own, unless one that polls is free.
+  if (crowded && (budget.count() == 0 || (busy_poll_ != 0 && on.busy_waits() >= busy_poll_))) {
     leave_reader();
     watch_again();
     return false;
@@ -403,13 +409,23 @@ int stream_connection::interrupt_descriptor() noexcept {
   return interrupt_;
 }
 
+// The thread that was expected has not come, or too late.
+void stream_connection::trust_less() noexcept {
+  drives_for_trust_.store(std::min(2 * drives_for_trust_.load(), most_drives_for_trust));
+}
+
 // Whether a drive that begins follows the last one at once, no other thread having read meanwhile. As long as the connection is
 // watched in between, some do not, even of a thread that does nothing else: most have to.
 bool stream_connection::follows_last_drive(clock::time_point now, bool was_trusted) noexcept {
-  const bool follows = read_at_ == driven_until_ && now - read_at_ < drives_again_within;
+  const clock::time_point added{clock::duration(last_added_.load(std::memory_order_relaxed))};
+  const bool follows = read_at_ == driven_until_ && now - std::max(read_at_, added) < drives_again_within;
   if (trust_failed_.load(std::memory_order_relaxed) && trust_failed_.exchange(false)) drives_at_once_ = 0;
   drives_at_once_ = std::clamp(drives_at_once_ + (follows ? 1 : -1), 0, most_drives_for_trust);
-  if (follows && was_trusted && ++kept_trusts_ == kept_trusts_for_more) {
+  if (!was_trusted) return follows;
+  if (!follows) {
+    trust_less();
+    drives_at_once_ = 0;
+  } else if (++kept_trusts_ == kept_trusts_for_more) {
     kept_trusts_ = 0;
     drives_for_trust_.store(std::max(drives_for_trust_.load() / 2, fewest_drives_for_trust));
   }
@@ -426,7 +442,12 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
     return false;
   }
   int expected = not_read;
-  if (!reader_.compare_exchange_strong(expected, being_read)) {
+  if (!reader_.compare_exchange_strong(expected, being_driven)) {
+    if (expected == being_driven ||
+        expected == driven_again) {  // whose caller may not come back as soon as the answer for this one
+      trust_failed_.store(true);
+      watch_again();  // if it has left by now
+    }
     // A thread that waits long for its own reply would cost every short call of others a thread switch: it yields, and
     // the next call becomes the reader.
     const clock::rep since = driver_asleep_since_.load(std::memory_order_relaxed);
@@ -539,21 +560,21 @@ bool stream_connection::drive(const drive_condition& condition, deadline until) 
   driven_.store(true, std::memory_order_relaxed);  // the monitor may have cleared it
   driven_until_ = read_at_;
   const bool comes_back = again && !yielded && drives_at_once_ >= drives_for_trust_.load(std::memory_order_relaxed) &&
-                          receiver && receiver->expected_messages() != 0;
+                          receiver && receiver->expected_messages() != 0 && !trust_failed_.load();
   if (comes_back) trusted_.store(sends_on_trust);
   leave_reader();
+  if (comes_back) note_unwatched();
   flush_held_back();
   // A thread that sends after this check finds no reader and reads itself, calls keep_watched(), or has time: see
   // note_driven().
-  if (receiver && receiver->expected_messages() != 0 && !closed_.load()) {
-    comes_back ? note_unwatched() : watch_again();
-  } else if (!closed_.load()) {
-    if (comes_back) {
-      trusted_.store(0);
-      if (receiver && receiver->expected_messages() != 0) watch_again();  // its sender may have trusted, too
-    }
-    note_driven();
+  if (closed_.load()) return !yielded;
+  if (receiver && receiver->expected_messages() != 0) {
+    if (!comes_back || trust_failed_.load()) watch_again();
+  } else if (comes_back) {
+    trusted_.store(0);
+    if (receiver && receiver->expected_messages() != 0) watch_again();  // its sender may have trusted, too
   }
+  note_driven();
   return !yielded;
 }
 

@@ -252,8 +252,9 @@ bool stream_connection::may_hold_back(const outgoing_message& message) noexcept 
   const std::size_t held =
       held_back_.load(std::memory_order_relaxed) + 1;  // the new one is expected to be answered, too
   if (receiver_->expected_messages() < held + hold_back_from) return false;
-  const auto since = clock::now().time_since_epoch().count() - last_read_.load(std::memory_order_relaxed);
-  return std::chrono::nanoseconds(since) < high_rate_gap;
+  const clock::rep now = clock::now().time_since_epoch().count();
+  last_added_.store(now, std::memory_order_relaxed);
+  return std::chrono::nanoseconds(now - last_read_.load(std::memory_order_relaxed)) < high_rate_gap;
 }
 
 // With out_mutex_ held.
