@@ -385,6 +385,11 @@ group_core::outcome group_core::take_ended(const collective_key& key) {
   return std::move(found.mapped());
 }
 
+bool group_core::knows_end_of(const collective_key& key) const {
+  const std::lock_guard lock(mutex_);
+  return ended_.contains(key);
+}
+
 void group_core::set_most_early(std::size_t messages) {
   const std::lock_guard lock(mutex_);
   most_early_ = messages;

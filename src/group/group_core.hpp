@@ -83,6 +83,8 @@ class group_core : public std::enable_shared_from_this<group_core> {
   [[nodiscard]] bool goes_through_segment(collective op, std::size_t bytes) const noexcept;
   [[nodiscard]] std::string describe(const collective_key& key, const collective_signature& signature) const;
 
+  /// Whether another member has told the end of that collective, which this one has not begun.
+  [[nodiscard]] bool knows_end_of(const collective_key& key) const;
   /// The most messages that this member keeps from each other one, of collectives that it has not begun.
   void set_most_early(std::size_t messages);
 

@@ -25,7 +25,8 @@ constexpr std::chrono::microseconds driver_yield_after{200};  // a driver that s
 // of a process that makes one call after another would wake up for nothing.
 constexpr std::chrono::milliseconds watched_after_drives{16};
 // A thread that goes through its futures, or makes one call after the other while others are under way, drives again so soon after
-// the last bytes that it has read, or the last call of many that it has made since. Watching the connection in between costs two system calls each time, and wakes another thread.
+// the last bytes that it has read, or the last call of many that it has made since. Watching the connection in between costs two
+// system calls each time, and wakes another thread.
 constexpr std::chrono::microseconds drives_again_within{100};
 constexpr int most_drives_for_trust = 4096;
 constexpr int sends_on_trust = 1024;

@@ -65,6 +65,16 @@ struct collector : connection_receiver {
   }
 };
 
+struct texts_arrived final : drive_condition {
+  explicit texts_arrived(collector& where) : at(where) {}
+  [[nodiscard]] bool done() const noexcept override {
+    std::lock_guard lock(at.mutex);
+    return at.texts.size() >= count;
+  }
+  collector& at;
+  std::size_t count = 0;
+};
+
 struct pair {
   std::shared_ptr<reactor> loop = ferry::shared_reactor();
   std::shared_ptr<connection> a, b;
@@ -213,15 +223,7 @@ TEST_CASE("a driver reads its own replies while others send, and the connection 
     pair ends(options);
     ends.at_b->echo = true;
     ends.at_a->expecting = false;
-    struct count_reached final : drive_condition {
-      collector* at;
-      std::size_t count;
-      [[nodiscard]] bool done() const noexcept override {
-        std::lock_guard lock(at->mutex);
-        return at->texts.size() >= count;
-      }
-    } condition;
-    condition.at = ends.at_a.get();
+    texts_arrived condition(*ends.at_a);
     for (std::size_t i = 1; i != 3000; ++i) {
       condition.count = i;
       ends.a->send(text_message(i, std::to_string(i)));
@@ -295,15 +297,7 @@ TEST_CASE("messages are read although a thread that has driven again and again d
     options.busy_poll = busy;
     pair ends(options);
     ends.at_b->echo = true;
-    struct count_reached final : drive_condition {
-      collector* at;
-      std::size_t count;
-      [[nodiscard]] bool done() const noexcept override {
-        std::lock_guard lock(at->mutex);
-        return at->texts.size() >= count;
-      }
-    } condition;
-    condition.at = ends.at_a.get();
+    texts_arrived condition(*ends.at_a);
     std::size_t sent = 0;
     for (int round = 0; round != 100; ++round) {
       for (int i = 0; i != 30; ++i) {
