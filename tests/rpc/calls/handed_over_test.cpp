@@ -58,14 +58,23 @@ const rpc_test::group_options in_turns{.transport = "shm", .max_spin = std::chro
 tensor ones(std::int64_t elements) { return ferry::ones({elements}); }
 std::uint64_t handed_over() { return shared_allocator().stats().handed_over_bytes; }
 
-// The first large tensor finds that the ring is full.
-void fill_ring(const process_group& all) {
-  for (int i = 0; i != 2; ++i) CHECK(all.self.rpc_sync<sum_of>("worker1", ones(mebibyte)) == mebibyte);
-}
-
 void becomes(std::uint64_t bytes) {
   const ferry_test::watchdog limit("memory that was handed over");
   while (handed_over() != bytes) std::this_thread::yield();
+}
+
+// So many more are handed over and kept. Those go through the ring whose reader empties it while they are written, as may always be.
+void hand_over(const process_group& all, int tensors, std::int64_t elements = mebibyte) {
+  const ferry_test::watchdog limit("tensors that are handed over");
+  const std::uint64_t bytes = handed_over() + static_cast<std::uint64_t>(4 * elements * tensors);
+  while (handed_over() < bytes) all.self.rpc_sync<keep>("worker1", ones(elements));
+}
+
+// The first large tensors find that the ring is full; those after them are handed over.
+void fill_ring(const process_group& all) {
+  hand_over(all, 1);
+  all.self.rpc_sync<drop_kept>("worker1");
+  becomes(0);
 }
 
 }  // namespace
@@ -75,7 +84,7 @@ TEST_CASE("a large tensor is copied once and handed over, and is what it was whe
   fill_ring(all);
   tensor t = ones(mebibyte);
   all.self.rpc_sync<keep>("worker1", t);
-  becomes(4 * mebibyte);  // those before it come back
+  CHECK(handed_over() == 4 * mebibyte);
   t.fill_(7);
   CHECK(all.self.rpc_sync<first_kept>("worker1", 0) == 1);
   CHECK(all.self.rpc_sync<overwrite>("worker1", t, 3.F) == 3.0 * mebibyte);
@@ -141,9 +150,7 @@ TEST_CASE("tensors of all kinds and threads at once get there") {
   }
   ferry_test::run_together(threads);
   CHECK(wrong.load() == 0);
-  // One of these goes through the ring at most.
-  for (int i = 0; i != 3; ++i) all.self.rpc_sync<keep>("worker1", ones(mebibyte));
-  CHECK(handed_over() >= 8 * mebibyte);
+  hand_over(all, 2);
   all.self.rpc_sync<drop_kept>("worker1");
   CHECK(ferry::equal(all.self.rpc_sync<same>("worker1", indices), indices));
   all.leave();
@@ -161,9 +168,9 @@ TEST_CASE("what readers keep is bounded, by number and by bytes, and what is bey
   becomes(0);
   const std::size_t limit = ferry::get_cpu_pool_stats().limit_bytes;
   ferry::cpu_pool_set_limit(10 * mebibyte);
-  for (int i = 0; i != 20; ++i) all.self.rpc_sync<keep>("worker1", ones(mebibyte / 4));
+  hand_over(all, 8, mebibyte / 4);
+  for (int i = 0; i != 12; ++i) all.self.rpc_sync<keep>("worker1", ones(mebibyte / 4));
   CHECK(handed_over() <= 10 * mebibyte);
-  CHECK(handed_over() >= 8 * mebibyte);
   all.self.rpc_sync<drop_kept>("worker1");
   ferry::cpu_pool_set_limit(limit);
   becomes(0);
@@ -175,7 +182,7 @@ TEST_CASE("the death of either process takes nothing from the other") {
   {
     process_group all(2, in_turns);
     fill_ring(all);
-    for (int i = 0; i != 10; ++i) all.self.rpc_sync<keep>("worker1", ones(mebibyte));
+    hand_over(all, 9);
     for (bool there = false; !there; there = all.self.rpc_sync<handed_over_there>("worker1") >= 4 * mebibyte)
       got = all.self.rpc_sync<made_there>("worker1", mebibyte, 3.F);
     CHECK(handed_over() >= 36 * mebibyte);
