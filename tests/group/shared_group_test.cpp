@@ -19,6 +19,8 @@
 #include "cluster.hpp"
 #include "expect_error.hpp"
 #include "processes.hpp"
+#include "sanitizers.hpp"
+#include "stores_until_death.hpp"
 
 namespace shared_group_test {
 
@@ -30,6 +32,7 @@ using ferry::process_group;
 using ferry::reduce_op;
 using ferry::tensor;
 using ferry_test::child_process;
+using ferry_test::stores_until_death;
 using ferry_test::worker_name;
 
 void run_shared(int size, const std::function<void(ferry::worker&)>& body) {
@@ -44,7 +47,7 @@ std::string end_of(ferry::future<void> pending) {
   }
   return {};
 }
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 // Sums of it are exact.
 double value_of(int rank, std::int64_t round, std::int64_t index) {
@@ -131,6 +134,36 @@ const ferry_test::role member("shared group member", [](const std::vector<std::s
   self.shutdown(false);
   return 0;
 });
+
+// Whether the results of some collectives are right.
+bool small_collectives(const process_group& group) {
+  tensor t = values_of(group.rank(), 1, 4);
+  group.all_reduce(t).get();
+  const bool right = all_are(t, [&](std::int64_t i) { return sum_of(group.size(), 1, i); });
+  t = values_of(group.rank(), 2, 4);
+  group.broadcast(t, group.size() - 1).get();
+  return right && all_are(t, [&](std::int64_t i) { return value_of(group.size() - 1, 2, i); });
+}
+
+ferry::worker one_of_two(const std::string& meeting, int rank) {
+  return ferry::init_rpc(
+      {.name = worker_name(rank), .rank = rank, .world_size = 2, .init_method = meeting, .transports = {"shm"}});
+}
+
+const ferry_test::role short_lived("shared group member that ends at a store",
+                                   [](const std::vector<std::string>& arguments) {
+                                     ferry::worker self = one_of_two(arguments.at(0), 1);
+                                     process_group group(self);
+                                     if (group.plan(collective::all_reduce, 1024).use != algorithm::shared) return 1;
+                                     using moment = stores_until_death::moment;
+                                     stores_until_death::watch(
+                                         ferry_test::mapped_memory("ferry-group"), std::stol(arguments.at(1)),
+                                         arguments.at(2) == "after" ? moment::after : moment::before);
+                                     const bool right = small_collectives(group);
+                                     ferry_test::tell_parent(std::to_string(stores_until_death::count()));
+                                     self.shutdown();
+                                     return right ? 0 : 2;
+                                   });
 
 TEST_CASE(
     "shared group: members that reach each other by shm share memory, as plan() says, unless they are told not to") {
@@ -325,6 +358,42 @@ TEST_CASE(
     for (const std::size_t rank : {std::size_t{0}, std::size_t{2}}) {
       all[rank]->write_line("leave");
       CHECK(all[rank]->wait() == 0);
+    }
+  }
+}
+
+TEST_CASE("shared group: a member that ends at any store to the shared memory corrupts no result, and ends no member") {
+  if (!ferry_test::can_step) return;
+  ferry_test::captured_log log;
+  constexpr long step = ferry_test::sanitized ? 4 : 1;  // sanitizers take long to start a process
+  for (const std::string when : {"before", "after"}) {
+    CAPTURE(when);
+    for (long number = 1;; number += step) {
+      CAPTURE(number);
+      const ferry_test::temporary_directory directory;
+      const ferry_test::watchdog limit("a member of a group whose other member ends");
+      const std::string meeting = "file://" + directory.file("store");
+      child_process child(
+          {.role = "shared group member that ends at a store", .arguments = {meeting, std::to_string(number), when}});
+      ferry::worker self = one_of_two(meeting, 0);
+      process_group group(self);
+      try {
+        const bool right = small_collectives(group);
+        CHECK(right);
+      } catch (const ferry::error& problem) {
+        CHECK_MESSAGE(has(problem.message(), "worker1"), std::string(problem.message()));
+        group = group.shrink();
+        CHECK(group.size() == 1);
+        CHECK(small_collectives(group));
+      }
+      if (group.size() == 2) self.shutdown();
+      const int status = child.wait();
+      REQUIRE((status == 0 || status == 128 + SIGKILL));
+      if (status != 0) continue;
+      const long stores = std::stol(child.read_line());
+      CHECK(stores >= 10);
+      CHECK(stores < number);
+      break;
     }
   }
 }
