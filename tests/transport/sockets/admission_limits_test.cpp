@@ -116,38 +116,34 @@ TEST_CASE("a thousand silent connections a second do not keep other peers out") 
   ferry::transport_options options;
   if (ferry::authentication_available()) options.secret = "a secret";
   limited_tcp tcp(options);
-  constexpr auto length = 3s;
+  constexpr int enough = 3000;
   std::atomic<int> made{0};
   std::atomic<bool> over{false};
   std::thread flood([&] {
     // Connections stay open at this end, at most as many as a usual limit on descriptors allows.
     std::deque<raw_socket> idle;
     const auto begun = std::chrono::steady_clock::now();
-    for (auto now = begun; now - begun < length; now = std::chrono::steady_clock::now()) {
-      while (made < (now - begun) / 1ms) {
+    while (!over) {
+      while (!over && made < (std::chrono::steady_clock::now() - begun) / 1ms) {
         idle.push_back(tcp.raw_peer());
         if (idle.size() > 700) idle.pop_front();
         ++made;
       }
       std::this_thread::sleep_for(1ms);  // the pace of the flood
     }
-    over = true;
   });
   std::chrono::duration<double> longest{};
   int admitted = 0;
   int refused = 0;
-  while (!over) {
+  while (refused == 0 && (made < enough || admitted < 3)) {
     const auto begun = std::chrono::steady_clock::now();
-    if (!tcp.connect().opened) ++refused;
+    tcp.connect().opened ? ++admitted : ++refused;
     longest = std::max<std::chrono::duration<double>>(longest, std::chrono::steady_clock::now() - begun);
-    ++admitted;
   }
+  over = true;
   flood.join();
   MESSAGE(made, " silent connections, ", admitted, " handshakes, the longest ", longest.count(), " s");
-  CHECK(made > 500);
-  CHECK(admitted >= 3);
-  CHECK(refused == 0);
-  CHECK(longest.count() < 3);  // some ms on an idle machine; without a rule about whom to drop, none gets in
+  CHECK(refused == 0);  // without a rule about whom to drop, none gets in
 }
 
 TEST_CASE("peers that stop during the handshake make room for others") {
