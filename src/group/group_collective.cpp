@@ -471,13 +471,13 @@ void group_collective::on_sent(const std::shared_ptr<lane>& which, std::uint64_t
   }
   if (error) {
     group_->post([self = shared_from_this(), peer, error] {
-      const std::string& name = self->group_->name_of(peer);
+      group_core& group = *self->group_;
       try {
         std::rethrow_exception(error);
       } catch (const ferry::error& problem) {
-        self->group_->fail(self->key_, problem.kind(), fmt::format("{}: {}", name, problem.message()));
+        group.fail(self->key_, problem.kind(), group.reason_of(self->key_, peer, problem.message()));
       } catch (const std::exception& problem) {
-        self->group_->fail(self->key_, errc::remote_exception, fmt::format("{}: {}", name, problem.what()));
+        group.fail(self->key_, errc::remote_exception, group.reason_of(self->key_, peer, problem.what()));
       }
     });
   } else if (goes_on) {

@@ -474,12 +474,21 @@ future<void> group_core::send(const group_message& message, int to_rank, const t
 
 // ---------------------------------------------------------------- errors
 
-std::string group_core::describe(const collective_key& key, const collective_signature& signature) const {
-  if (key.channel == collective_key::all) {
-    return fmt::format("{}, collective {} of group '{}'", to_string(signature), key.sequence, facts_.options.name);
-  }
-  return fmt::format("{} from {} to {}, number {} in group '{}'", to_string(signature), name_of(key.channel / size()),
+std::string group_core::describe(const collective_key& key) const {
+  if (key.channel == collective_key::all)
+    return fmt::format(", collective {} of group '{}'", key.sequence, facts_.options.name);
+  return fmt::format(" from {} to {}, number {} in group '{}'", name_of(key.channel / size()),
                      name_of(key.channel % size()), key.sequence, facts_.options.name);
+}
+
+std::string group_core::describe(const collective_key& key, const collective_signature& signature) const {
+  return to_string(signature) + describe(key);
+}
+
+std::string group_core::reason_of(const collective_key& key, int member, std::string_view text) const {
+  const std::string of_it = describe(key) + ": ";
+  if (const auto at = text.find(of_it); at != std::string_view::npos) return std::string(text.substr(at + of_it.size()));
+  return fmt::format("{}: {}", name_of(member), text);
 }
 
 void group_core::post(std::function<void()> what) const noexcept {

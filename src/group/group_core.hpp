@@ -82,6 +82,9 @@ class group_core : public std::enable_shared_from_this<group_core> {
   /// Whether it begins in the shared segment.
   [[nodiscard]] bool goes_through_segment(collective op, std::size_t bytes) const noexcept;
   [[nodiscard]] std::string describe(const collective_key& key, const collective_signature& signature) const;
+  /// Why a collective has failed, by the text of an error that another member has answered: that of its own failure says of what it
+  /// is.
+  [[nodiscard]] std::string reason_of(const collective_key& key, int member, std::string_view text) const;
 
   /// Whether another member has told the end of that collective, which this one has not begun.
   [[nodiscard]] bool knows_end_of(const collective_key& key) const;
@@ -93,6 +96,8 @@ class group_core : public std::enable_shared_from_this<group_core> {
   void close() noexcept;
 
  private:
+  /// Of which collective it is, as texts say behind what it is.
+  [[nodiscard]] std::string describe(const collective_key& key) const;
   struct outcome {
     errc error = {};
     std::string text;

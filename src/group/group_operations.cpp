@@ -288,18 +288,34 @@ class operation_start {
 
 namespace {
 
-// A future whose readers' streams wait for what devices do.
+// A future whose readers' streams wait for what devices do. Cancelling it ends the collective, on every member; like every future
+// of a collective it completes when the tensors are free.
 template <class T>
 class operation_state final : public future_state<T> {
  public:
   explicit operation_state(std::shared_ptr<const read_marks> marks) {
     if (marks) this->set_order(value_order::behind(std::move(marks)));
   }
+  /// Call before the future has a handle.
+  void is_of(const std::shared_ptr<group_core>& group, const collective_key& key) {
+    group_ = group;
+    key_ = key;
+  }
+
+ private:
+  void on_cancel() override {
+    if (const auto group = group_.lock()) {
+      group->fail(key_, errc::call_cancelled, fmt::format("{} has cancelled it", group->name_of(group->rank())));
+    }
+  }
+
+  std::weak_ptr<group_core> group_;
+  collective_key key_;
 };
 template <class T>
-ref_ptr<future_state<T>> make_operation_state(const group_operation& what, operation_order& order) {
+ref_ptr<operation_state<T>> make_operation_state(const group_operation& what, operation_order& order) {
   if (what.subject.defined() && !what.subject.device().is_cpu()) order.marks = std::make_shared<read_marks>();
-  return ref_ptr<future_state<T>>::adopt(new operation_state<T>(order.marks));
+  return ref_ptr<operation_state<T>>::adopt(new operation_state<T>(order.marks));
 }
 
 std::exception_ptr end_staging(const staged_pieces& staging, const operation_order& order,
@@ -315,8 +331,8 @@ std::exception_ptr end_staging(const staged_pieces& staging, const operation_ord
 
 }  // namespace
 
-tensor begin_operation(const std::shared_ptr<group_core>& group, const group_operation& what, operation_order& order,
-                       std::function<void(std::exception_ptr)> done) {
+begun_operation begin_operation(const std::shared_ptr<group_core>& group, const group_operation& what,
+                                operation_order& order, std::function<void(std::exception_ptr)> done) {
   operation_start made(*group, what);
   made.check();
   collective_start start;
@@ -336,28 +352,30 @@ tensor begin_operation(const std::shared_ptr<group_core>& group, const group_ope
     }
     done(std::move(error));
   };
+  const std::int32_t channel = start.channel;
   const std::uint64_t number = group->begin(std::move(start));
   if (what.number) *what.number = number;
-  return result;
+  return {std::move(result), {channel, number}};
 }
 
 future<void> run_in_place(const std::shared_ptr<group_core>& group, const group_operation& what) {
   operation_order order;
   const auto state = make_operation_state<void>(what, order);
-  (void)begin_operation(group, what, order, [state](std::exception_ptr error) {
+  const begun_operation begun = begin_operation(group, what, order, [state](std::exception_ptr error) {
     if (error) {
       (void)state->try_set_error(std::move(error));
     } else {
       (void)state->try_set_value();
     }
   });
-  return future<void>(state);
+  state->is_of(group, begun.key);
+  return future<void>(ref_ptr<operation_state<void>>(state));
 }
 
 future<tensor> run_for_result(const std::shared_ptr<group_core>& group, const group_operation& what) {
   // The result may be complete before its handle is known here.
   struct shared_result {
-    ref_ptr<future_state<tensor>> state;
+    ref_ptr<operation_state<tensor>> state;
     operation_order order;
     std::mutex mutex;
     tensor value;
@@ -374,7 +392,7 @@ future<tensor> run_for_result(const std::shared_ptr<group_core>& group, const gr
   };
   const auto shared = std::make_shared<shared_result>();
   shared->state = make_operation_state<tensor>(what, shared->order);
-  tensor result = begin_operation(group, what, shared->order, [shared](std::exception_ptr error) {
+  begun_operation begun = begin_operation(group, what, shared->order, [shared](std::exception_ptr error) {
     if (error) {
       (void)shared->state->try_set_error(std::move(error));
       return;
@@ -386,15 +404,16 @@ future<tensor> run_for_result(const std::shared_ptr<group_core>& group, const gr
     }
     shared->publish();
   });
+  shared->state->is_of(group, begun.key);
   bool complete = false;
   {
     const std::lock_guard lock(shared->mutex);
     shared->begun = true;
-    shared->value = std::move(result);
+    shared->value = std::move(begun.result);
     complete = shared->complete;
   }
   if (complete) shared->publish();
-  return future<tensor>(shared->state);
+  return future<tensor>(ref_ptr<operation_state<tensor>>(shared->state));
 }
 
 }  // namespace ferry::inline v0::detail

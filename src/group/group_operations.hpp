@@ -13,6 +13,8 @@
 #include <ferry/rpc/future.hpp>
 #include <ferry/tensor/tensor.hpp>
 
+#include "group_messages.hpp"
+
 namespace ferry::inline v0::detail {
 
 class group_core;
@@ -34,10 +36,14 @@ struct group_operation {
   std::uint64_t* number = nullptr;  ///< receives that of the collective
 };
 
-/// Begins it and returns its result, which has its elements at the end: the tensor itself where the operation writes in
-/// place. Throws, before it takes a number, for what cannot be done.
-tensor begin_operation(const std::shared_ptr<group_core>& group, const group_operation& what, operation_order& order,
-                       std::function<void(std::exception_ptr)> done);
+struct begun_operation {
+  tensor result;  ///< has its elements at the end: the tensor itself where the operation writes in place
+  collective_key key;
+};
+
+/// Begins it. Throws, before it takes a number, for what cannot be done.
+begun_operation begin_operation(const std::shared_ptr<group_core>& group, const group_operation& what,
+                                operation_order& order, std::function<void(std::exception_ptr)> done);
 future<void> run_in_place(const std::shared_ptr<group_core>& group, const group_operation& what);
 future<tensor> run_for_result(const std::shared_ptr<group_core>& group, const group_operation& what);
 

@@ -61,6 +61,13 @@ struct combine_apart {
   }
 };
 
+// What compares with a NaN is false: of two, of which one is, the result is that one.
+template <class T>
+constexpr bool is_nan(T value) noexcept {
+  if constexpr (std::is_floating_point_v<T>) return value != value;
+  return false;
+}
+
 template <class T, class All>
 void reduce_typed(reduce_op op, const All& combine_all) noexcept {
   constexpr bool wraps = std::is_integral_v<T> && !std::is_same_v<T, bool>;
@@ -85,10 +92,10 @@ void reduce_typed(reduce_op op, const All& combine_all) noexcept {
       }
       return;
     case reduce_op::min:
-      if constexpr (!is_complex_element<T>) combine_all([](auto a, auto b) { return b < a ? b : a; });
+      if constexpr (!is_complex_element<T>) combine_all([](auto a, auto b) { return b < a || is_nan(b) ? b : a; });
       return;
     case reduce_op::max:
-      if constexpr (!is_complex_element<T>) combine_all([](auto a, auto b) { return a < b ? b : a; });
+      if constexpr (!is_complex_element<T>) combine_all([](auto a, auto b) { return a < b || is_nan(b) ? b : a; });
       return;
   }
 }

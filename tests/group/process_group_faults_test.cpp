@@ -118,6 +118,60 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("process_group: cancelling a future ends the collective on every member, when its tensors are free") {
+  for (const std::size_t shared_bytes : {std::size_t{0}, std::size_t{1} << 20U}) {
+    run_cluster(3, [&](ferry::worker& self) {
+      const process_group group(self, ferry::all_workers, {.shared_bytes = shared_bytes});
+      const int rank = self.id().value;
+      for (const std::int64_t count : {std::int64_t{10}, std::int64_t{100'000}}) {
+        const tensor t = ferry::full({count}, rank + 1, ferry::dtype::f32);
+        ferry::future<void> begun;
+        if (rank != 2) begun = group.all_reduce(t);
+        self.barrier();
+        if (rank == 0) begun.cancel();
+        ending end;
+        if (rank == 0) {
+          end = end_of(begun);
+          t.fill_(-7);  // it is the caller's again
+        }
+        self.barrier();
+        if (rank == 2) begun = group.all_reduce(t);
+        if (rank != 0) end = end_of(begun);
+        CHECK(end.kind == errc::call_cancelled);
+        CHECK_MESSAGE(has(end, "all_reduce(sum) of f32"), end.text);
+        CHECK_MESSAGE(has(end, "worker0 has cancelled it"), end.text);
+        // The members are in step.
+        const tensor next = ferry::full({count}, rank + 1, ferry::dtype::f32);
+        group.all_reduce(next).get();
+        CHECK(next.at<float>(0) == 6);
+        CHECK(next.at<float>(count - 1) == 6);
+        if (rank == 0) {
+          CHECK(t.at<float>(0) == -7);
+          CHECK(t.at<float>(count - 1) == -7);
+        }
+        const ferry::future<tensor> result = group.all_gather(t);
+        result.wait();
+        result.cancel();  // too late
+        CHECK(result.get().numel() == 3 * count);
+      }
+    });
+  }
+}
+
+TEST_CASE("process_group: a failure that other members tell is told once in the text") {
+  run_cluster(3, [](ferry::worker& self) {
+    const process_group group(self, ferry::all_workers, {.shared_bytes = 0});
+    for (int round = 0; round != 20; ++round) {
+      const tensor t = self.id().value == 2 ? ferry::ones({2, 2}) : ferry::ones({4});
+      const ending end = end_of(group.all_reduce(t));
+      CHECK(end.kind == errc::group_mismatch);
+      const std::size_t first = end.text.find(", collective");
+      CHECK_MESSAGE(first != std::string::npos, end.text);
+      CHECK_MESSAGE(end.text.find(", collective", first + 1) == std::string::npos, end.text);
+    }
+  });
+}
+
 TEST_CASE("process_group: members that differ in operation, shape, type or reduction are named, with what they call") {
   run_cluster(3, [](ferry::worker& self) {
     const process_group group(self);

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -238,6 +240,28 @@ TEST_CASE("process_group: tensors of other layouts and types, empty ones, scalar
     expect_error(errc::bad_shape, "[3]", [&] { (void)group.all_to_all(ferry::zeros({3})); });
     group.barrier().get();  // what was refused took no number
   });
+}
+
+TEST_CASE("process_group: the least and the greatest of elements of which one is NaN is NaN, whichever member has it") {
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const std::size_t shared_bytes : {std::size_t{0}, std::size_t{1} << 20U}) {
+    run_cluster(3, [&](ferry::worker& self) {
+      const process_group group(self, ferry::all_workers, {.shared_bytes = shared_bytes});
+      const int rank = self.id().value;
+      for (const ferry::dtype type : {ferry::dtype::f32, ferry::dtype::f64, ferry::dtype::f16, ferry::dtype::bf16}) {
+        for (const reduce_op how : {reduce_op::min, reduce_op::max}) {
+          CAPTURE(dtype_name(type));
+          std::vector<float> own(4, static_cast<float>(rank));
+          own[static_cast<std::size_t>(rank)] = nan;
+          const tensor t = ferry::from_vector(own).to(type);
+          group.all_reduce(t, how).get();
+          const tensor result = t.to(ferry::dtype::f32);
+          for (std::int64_t i = 0; i != 3; ++i) CHECK(std::isnan(result.at<float>(i)));
+          CHECK(result.at<float>(3) == (how == reduce_op::min ? 0 : 2));
+        }
+      }
+    });
+  }
 }
 
 TEST_CASE("process_group: send and receive are matched in order, apart from collectives") {

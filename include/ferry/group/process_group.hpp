@@ -43,7 +43,7 @@ struct group_options {
 /// with the last of them.
 ///
 /// Every member makes each collective, in one order, with tensors of one shape and dtype; any number may be under way at
-/// once. A call returns at once; the future completes when this member has its result and no longer
+/// once. A call returns at once; the future completes, also when it is cancelled, when this member has its result and no longer
 /// reads or writes the tensors, which must not be written before, nor read where they are results. Sums are made in an order that
 /// follows from plan() and ranks alone: equal inputs give equal bits on every run, and the same bits on every member.
 ///

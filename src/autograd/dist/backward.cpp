@@ -75,13 +75,31 @@ void backward_in(const std::shared_ptr<dist_context>& context, std::span<const t
   wait_for_pass(context, *dist_pass::begin(context, roots_of(roots, options.gradients), own));
 }
 
+// The end of a pass. Cancelling it ends the pass, on every worker, and is complete when nothing is added any more.
+class pass_end final : public future_state<void> {
+ public:
+  explicit pass_end(std::weak_ptr<dist_pass> of) : of_(std::move(of)) {}
+
+ private:
+  void on_cancel() override {
+    if (const auto pass = of_.lock()) pass->on_cancelled();
+  }
+  const std::weak_ptr<dist_pass> of_;
+};
+
 future<void> backward_later(const std::shared_ptr<dist_context>& context, std::span<const tensor> roots,
                             const dist_autograd::backward_options& options) {
-  return dist_pass::begin(context, roots_of(roots, options.gradients), pass_options_of(options))
-      ->whole()
-      .then([](const pass_answer& answer) {
-        if (answer.how.failed()) std::rethrow_exception(answer.how.exception());
-      });
+  const auto pass = dist_pass::begin(context, roots_of(roots, options.gradients), pass_options_of(options));
+  auto end = ref_ptr<pass_end>::adopt(new pass_end(pass));
+  add_inline_callback(pass->whole(), [end](const future<pass_answer>& whole) {
+    const auto failure = caught([&] {
+      const pass_answer& answer = whole.get();
+      if (answer.how.failed()) std::rethrow_exception(answer.how.exception());
+      (void)end->try_set_value();
+    });
+    if (failure) (void)end->try_set_error(failure);
+  });
+  return future<void>(std::move(end));
 }
 
 // What the owner of a root is asked for. Gradients of roots are not sent: the owner's value begins with 1.

@@ -79,6 +79,7 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   void on_release();
   void supersede();
   void on_limit();
+  void on_cancelled();
 
   /// It has ended, perhaps while a node of it still runs.
   [[nodiscard]] bool over() const noexcept { return over_; }

@@ -252,4 +252,8 @@ void dist_pass::on_limit() {
       heard::here);
 }
 
+void dist_pass::on_cancelled() {
+  fail(failure_of_code(errc::call_cancelled, fmt::format("{}: the pass was cancelled", place())), heard::here);
+}
+
 }  // namespace ferry::inline v0::detail

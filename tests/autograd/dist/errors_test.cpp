@@ -269,6 +269,43 @@ TEST_CASE("a limit ends a pass on every worker") {
   group.shutdown(false);
 }
 
+// Its formula waits until the test lets it go on.
+ferry_test::gate formula;
+struct waits_backward : ferry::function<waits_backward> {
+  static constexpr std::string_view name = "waits_backward";
+  struct saved {};
+  static tensor forward(saved&, const tensor& x) { return x * 1.0; }
+  static tensor backward(const saved&, const tensor& gradient) {
+    formula.pass();
+    return gradient;
+  }
+};
+tensor waiting(const tensor& a) { return waits_backward::apply(a) * 1.0; }
+
+TEST_CASE("a pass whose future is cancelled ends on every worker, adds nothing later, and another one can follow") {
+  cluster group(2);
+  const tensor a = leaf({1, 2});
+  const dist::context context(group[0]);
+  const tensor b = group[0].rpc_sync<waiting>("worker1", a);
+  const tensor unaffected = group[0].rpc_sync<twice>("worker1", a);
+  const ferry::future<void> pass = dist::backward_async(context, ferry::sum(b));
+  formula.await_arrivals(1);
+  pass.cancel();
+  expect_error(errc::call_cancelled, "the pass was cancelled", [&] { pass.get(); });
+  context.backward(ferry::sum(unaffected));
+  CHECK(numbers(context.gradients().at(a)) == vec{2, 2});
+  formula.open();
+  await([&] { return passes(group[0]) + passes(group[1]) == 0; });
+  CHECK(numbers(context.gradients().at(a)) == vec{2, 2});
+  formula.reset();
+  // One that is over has nothing to cancel.
+  const ferry::future<void> over = dist::backward_async(context, ferry::sum(group[0].rpc_sync<twice>("worker1", a)));
+  over.wait();
+  over.cancel();
+  over.get();
+  CHECK(numbers(context.gradients().at(a)) == vec{4, 4});
+}
+
 // ---------------------------------------------------------------- processes
 
 TEST_CASE("[row 166] workers that are dead when the pass comes to them: it fails promptly, and the others forget it") {

@@ -78,7 +78,8 @@ void backward(context_id in, tensor_span roots, const backward_options& options 
 void backward(const context& in, tensor_span roots, const backward_options& options = {});
 /// In the context in force.
 void backward(tensor_span roots, const backward_options& options = {});
-/// The same without blocking: nodes of this worker that are ready run on the calling thread, all others elsewhere.
+/// The same without blocking: nodes of this worker that are ready run on the calling thread, all others elsewhere. Cancelling the
+/// future ends the pass as an error does, with errc::call_cancelled.
 [[nodiscard]] future<void> backward_async(context_id in, tensor_span roots, const backward_options& options = {});
 [[nodiscard]] future<void> backward_async(const context& in, tensor_span roots, const backward_options& options = {});
 
