@@ -1,5 +1,5 @@
 // Lookup of workers by name, by id, and by incarnation. Where this worker's list of members may be behind, it reads the
-// log of a dynamic group once more before it reports a worker as unknown.
+// log of a dynamic group once more before it reports a worker as unknown, or takes one for it that is gone.
 
 #include <algorithm>
 #include <mutex>
@@ -15,6 +15,16 @@ namespace {
 
 constexpr std::string_view no_answer = "; but the group's store, which records newcomers, does not answer";
 
+// How long the log is waited for before a call of a worker that is gone fails: another one may have its name or id by now. Once it
+// was not read in time, such calls fail at once for a while, since the store may have gone with the worker.
+constexpr std::chrono::milliseconds wait_for_successor{500};
+constexpr std::chrono::seconds no_wait_after_silence{2};
+
+bool is_gone(const peer& place) {
+  const std::lock_guard lock(place.mutex);
+  return place.state == peer_state::left || place.state == peer_state::lost;
+}
+
 }  // namespace
 
 std::vector<worker_info> worker_group::workers() const {
@@ -28,12 +38,24 @@ std::vector<worker_info> worker_group::workers() const {
   return result;
 }
 
-// In a dynamic group a worker may have joined since the log was last read.
+// In a dynamic group a worker may have joined since the log was last read, also in the place of one that is gone.
 template <class Find>
 peer* worker_group::look_up(deadline until, const Find& find, bool& read) const {
   peer* found = find();
   read = true;
-  if (found || !own_.dynamic() || own_.ended()) return found;
+  if (!own_.dynamic() || own_.ended()) return found;
+  if (found) {
+    if (!is_gone(*found) || clock::now().time_since_epoch().count() < no_wait_until_.load(std::memory_order_relaxed))
+      return found;
+    const auto successor = [&] {
+      const peer* const now = find();
+      return now && !is_gone(*now);
+    };
+    if (!access_.read_log(std::min(until, deadline::after(wait_for_successor)), successor))
+      no_wait_until_.store((clock::now() + no_wait_after_silence).time_since_epoch().count(),
+                           std::memory_order_relaxed);
+    return find();
+  }
   read = access_.read_log(std::min(until, deadline::after(store_limit)), [&] { return find() != nullptr; });
   found = find();
   if (!found && !read && until.expired()) {

@@ -5,6 +5,7 @@
 //   kind     "static <world size>, heartbeats ..., lease ...", or "dynamic, ...": all must say the same
 //   group    the key that identifies connections of this group
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -64,7 +65,7 @@ class worker_group : public group_records, private store_user {
   void release_store() noexcept { access_.release_store(); }
 
   // Members (lookup.cpp). Where this worker's list of members may be behind, it reads the log of a dynamic group once more
-  // before it reports a worker as unknown.
+  // before it reports a worker as unknown, or takes one for it that is gone.
   [[nodiscard]] std::vector<worker_info> workers() const;
   [[nodiscard]] worker_info find(std::string_view name) const;
   [[nodiscard]] worker_info find(worker_id id) const;
@@ -126,7 +127,8 @@ class worker_group : public group_records, private store_user {
   device_placement& devices_;
   failure_detector& failures_;
   connection_acceptor& acceptor_;
-  mutable store_access access_;  // for joining, leaving and fences
+  mutable store_access access_;                       // for joining, leaving and fences
+  mutable std::atomic<clock::rep> no_wait_until_{0};  // of lookups of workers that are gone
   quiescence quiet_;
 
  private:

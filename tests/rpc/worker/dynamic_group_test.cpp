@@ -482,6 +482,32 @@ TEST_CASE("a worker that joins and leaves under one name is never taken for its 
   }
 }
 
+TEST_CASE(
+    "a worker that has joined is called at once by name and by id, although the end of its predecessor is known") {
+  meeting_place at;
+  ferry::worker self = ferry::init_rpc(config_of(at.method, "self"));
+  for (int i = 0; i != 20; ++i) {
+    CAPTURE(i);
+    ferry::worker successor = ferry::init_rpc(config_of(at.method, "same", i % 2 == 0 ? 7 : 7 + i));
+    CHECK(self.rpc_sync<plus_one>("same", 1) == 2);
+    CHECK(self.rpc_sync<plus_one>(successor.id(), 1) == 2);
+    i % 3 == 0 ? successor.shutdown(false) : successor.leave();
+  }
+  for (int i = 0; i != 5; ++i) {
+    CAPTURE(i);
+    ferry_test::child_process successor({.role = "newcomer", .arguments = {at.method, "restarted", "5", "5000"}});
+    CHECK(successor.read_line() == "joined");
+    CHECK(self.rpc_sync<plus_one>("restarted", 1) == 2);
+    CHECK(self.rpc_sync<plus_one>(ferry::worker_id{5}, 1) == 2);
+    events seen(self);
+    successor.kill(SIGKILL);
+    (void)successor.wait();
+    seen.up_to("restarted lost");
+  }
+  // There is no successor: the call says what has become of the worker.
+  expect_error(errc::peer_lost, "it is dead", [&] { self.rpc_sync<plus_one>("restarted", 1); });
+}
+
 TEST_CASE("a worker that leaves without waiting is gone for all members, later ones included") {
   meeting_place at;
   std::vector<ferry::worker> group;
