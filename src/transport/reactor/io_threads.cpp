@@ -27,9 +27,26 @@ constexpr int spare_threads = 2;            // waiting threads that never retire
 constexpr int retire_after_ms = 10'000;     // the others retire after this idle time
 constexpr std::size_t max_threads = 16384;  // each blocked handler occupies one; agents bound their number
 constexpr int quiet_ticks = 16;             // looks at nothing deferred before the monitor sleeps until it is asked
-// Between two such looks. Most of what is deferred is done by then, and a look costs a process that shares its processors
-// with many others more than anything else that it does not need.
+// Between two such looks, at first. Most of what is deferred is done by then, and a look costs a process that shares its
+// processors with many others more than anything else that it does not need.
 constexpr std::chrono::milliseconds quiet_tick{4};
+constexpr int looks_before_longer = 32;  // in vain; after twice as many the longest pause
+constexpr int longest_pause = 4;         // in quiet ticks
+
+// The threads have got along by themselves for so many looks.
+std::chrono::milliseconds pause_after(int looks_in_vain) noexcept {
+  if (looks_in_vain < looks_before_longer) return quiet_tick;
+  return looks_in_vain < 2 * looks_before_longer ? 2 * quiet_tick : longest_pause * quiet_tick;
+}
+
+// What need not be looked at soon is looked at together, so that one wake-up of the monitor is enough: after one to two
+// intervals.
+clock::time_point next_look(clock::time_point now, std::chrono::milliseconds interval) noexcept {
+  const auto due = now + interval;
+  if (interval < quiet_tick) return due;
+  const auto past = due.time_since_epoch() % interval;
+  return past == clock::duration::zero() ? due : due - past + interval;
+}
 
 std::atomic<bool> forked_child{false};
 
@@ -521,13 +538,14 @@ bool io_threads::cancel_timer(timer_id which) noexcept {
 }
 
 void io_threads::watch_later(std::shared_ptr<deferred_io> item, std::chrono::milliseconds interval) noexcept {
+  const auto due = next_look(clock::now(), interval);
   {
     std::lock_guard lock(watches_mutex_);
-    watches_.push_back({std::move(item), interval, clock::now() + interval});
+    watches_.push_back({std::move(item), interval, due});
   }
-  if (!sleeps_long_.load() || (interval >= quiet_tick && ticking_.load())) return;
-  if (!sleeps_long_.exchange(false)) return;
-  { std::lock_guard lock(monitor_mutex_); }  // the monitor waits by now, or makes a new plan
+  if (due.time_since_epoch().count() >= sleeps_until_.load()) return;
+  if (sleeps_until_.exchange(0) == 0) return;  // another thread wakes it
+  { std::lock_guard lock(monitor_mutex_); }    // the monitor waits by now, or makes a new plan
   monitor_wake_.notify_one();
 }
 
@@ -537,8 +555,8 @@ void io_threads::request_ticks() noexcept {
   monitor_wake_.notify_one();
 }
 
-bool io_threads::inspect_threads() noexcept {
-  bool any = false;
+io_threads::finding io_threads::inspect_threads() noexcept {
+  finding found;
   work* head = nullptr;
   work* tail = nullptr;
   std::size_t count = 0;
@@ -549,7 +567,7 @@ bool io_threads::inspect_threads() noexcept {
       std::lock_guard lock(state->mutex);
       const std::uint64_t progress = state->progress.load(std::memory_order_relaxed);
       const bool holds = state->head || !state->corked.empty();
-      any = any || holds;
+      found.held = found.held || holds;
       // Bounds the delay of corked writes to one tick, also behind a very long batch.
       for (auto& item : state->corked) corked.push_back(std::move(item));
       state->corked.clear();
@@ -567,7 +585,8 @@ bool io_threads::inspect_threads() noexcept {
     wake_one();
   }
   for (auto& item : corked) item->flush();
-  return any;
+  found.taken = head || !corked.empty();
+  return found;
 }
 
 void io_threads::inspect_watches(clock::time_point now) noexcept {
@@ -578,7 +597,7 @@ void io_threads::inspect_watches(clock::time_point now) noexcept {
   }
   std::erase_if(watches, [&](later_watch& each) {
     if (each.due > now) return false;
-    each.due = now + each.interval;
+    each.due = next_look(now, each.interval);
     return each.item->resume_watching(false);
   });
   if (watches.empty()) return;
@@ -596,6 +615,7 @@ clock::time_point io_threads::first_watch() noexcept {
 void io_threads::monitor_main() noexcept {
   ::pthread_setname_np(::pthread_self(), "ferry-monitor");
   int quiet = 0;
+  int in_vain = 0;
   std::unique_lock lock(monitor_mutex_);
   while (!monitor_stop_) {
     const auto now = clock::now();
@@ -614,27 +634,34 @@ void io_threads::monitor_main() noexcept {
     }
     if (ticking_.load()) {
       lock.unlock();
-      quiet = inspect_threads() ? 0 : quiet + 1;
+      finding found = inspect_threads();
+      quiet = found.held ? 0 : quiet + 1;
       if (quiet > quiet_ticks) {
         quiet = 0;
         ticking_.store(false);
         // Something may have been deferred since the inspection; its request_ticks() found ticking_ still set.
-        if (inspect_threads()) ticking_.store(true);
+        found = inspect_threads();
+        if (found.held) ticking_.store(true);
       }
+      in_vain = found.taken ? 0 : std::min(in_vain + 1, 2 * looks_before_longer);
       lock.lock();
     }
     if (monitor_stop_) break;
-    const bool ticks = ticking_.load();
-    sleeps_long_.store(!ticks || quiet != 0);  // before first_watch(): watch_later() looks in the other order
-    auto until = first_watch();
-    if (ticks) until = std::min(until, now + (quiet == 0 ? tick : quiet_tick));
+    auto until = clock::time_point::max();
+    if (ticking_.load()) until = quiet == 0 ? now + tick : next_look(now, pause_after(in_vain));
     if (!timers_.empty()) until = std::min(until, timers_.begin()->first);
+    sleeps_until_.store(
+        until.time_since_epoch().count());  // before first_watch(): watch_later() looks in the other order
+    if (const auto first = first_watch(); first < until) {
+      until = first;
+      sleeps_until_.store(until.time_since_epoch().count());
+    }
     if (until == clock::time_point::max()) {
       monitor_wake_.wait(lock);
     } else {
       monitor_wake_.wait_until(lock, until);
     }
-    sleeps_long_.store(false);
+    sleeps_until_.store(0);
   }
 }
 

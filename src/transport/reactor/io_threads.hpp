@@ -9,8 +9,9 @@
 //
 // The monitor thread takes over what a thread defers: corked writes after a tick, further work of a batch when the
 // thread has made no progress for a tick, a connection that the thread reads itself when the thread has not touched it
-// for a while. It looks once a tick only while a thread holds something: with more processes than processors, each look
-// takes a processor from a thread that has work.
+// for a while. It looks once a tick only while a thread holds something, less often while it finds nothing to do, and at what
+// can wait for longer all at once: with more processes than processors, each look takes a processor from a thread that has
+// work.
 
 #include <atomic>
 #include <condition_variable>
@@ -134,9 +135,14 @@ class io_threads final : public reactor {
   void push_global(work* first, work* last, std::size_t count) noexcept;
   std::shared_ptr<descriptor_handler> handler_of(std::uint64_t id) noexcept;
 
+  // What an inspection of the threads found.
+  struct finding {
+    bool held = false;   // something is deferred
+    bool taken = false;  // so much longer than it should be that the monitor has seen to it
+  };
   void monitor_main() noexcept;
   void request_ticks() noexcept;
-  bool inspect_threads() noexcept;
+  finding inspect_threads() noexcept;
   void inspect_watches(clock::time_point now) noexcept;
   /// When the first of the watches is due; max() without any.
   clock::time_point first_watch() noexcept;
@@ -174,8 +180,9 @@ class io_threads final : public reactor {
   std::map<std::uint64_t, clock::time_point> timer_index_;
   std::uint64_t next_timer_ = 1;
   bool monitor_stop_ = false;
-  std::atomic<bool> ticking_{false};      // the monitor looks for what threads defer
-  std::atomic<bool> sleeps_long_{false};  // it sleeps for longer than a tick
+  std::atomic<bool> ticking_{false};  // the monitor looks for what threads defer
+  // Until when the monitor sleeps at most, as a count of the clock; 0 while it is awake, or about to be.
+  std::atomic<clock::rep> sleeps_until_{0};
   std::mutex watches_mutex_;
   std::vector<later_watch> watches_;
   std::thread monitor_;
