@@ -64,8 +64,9 @@ struct broadcast_function : function<broadcast_function> {
     return result;
   }
   static tensor backward(const saved& kept, const tensor& gradient) {
-    const tensor result = run_backward(kept, collective::reduce, reduce_op::sum, gradient);
-    return kept.group.rank() == kept.root ? result : tensor();
+    tensor result = run_backward(kept, collective::reduce, reduce_op::sum, gradient);
+    if (kept.group.rank() != kept.root) result.fill_(0);
+    return result;
   }
 };
 

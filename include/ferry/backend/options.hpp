@@ -91,8 +91,8 @@ struct worker_config {
   std::string name = {};
   /// 0..world_size-1; -1: from the init method or RANK. any_rank: in a dynamic group the lowest free one.
   int rank = -1;
-  /// Number of workers; 0: from the init method or (env://) WORLD_SIZE. If neither is set, or with dynamic_world, the
-  /// group is dynamic: it has no size, and workers join and leave it at any time.
+  /// Number of workers; 0: from the init method or (env://, which needs it) WORLD_SIZE. If that gives none, or with dynamic_world,
+  /// the group is dynamic: it has no size, and workers join and leave it at any time.
   int world_size = 0;
   std::string init_method = "env://";
   /// The schemes that init_method may have; unset: env, tcp and file. docs/launching.md#a-store-of-your-own

@@ -164,7 +164,7 @@ worker_info worker_group::wait_for(std::string_view name, deadline until) const 
     }
     if (!access_.await_change(seen, until)) {
       throw_error(errc::rpc_timeout,
-                  fmt::format("{} timed out waiting for worker '{}': no worker of that name has joined",
+                  fmt::format("{} timed out waiting for worker '{}': the group has no member of that name",
                               to_string(own_.self), name));
     }
   }

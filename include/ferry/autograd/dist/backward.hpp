@@ -83,7 +83,8 @@ void backward(tensor_span roots, const backward_options& options = {});
 [[nodiscard]] future<void> backward_async(context_id in, tensor_span roots, const backward_options& options = {});
 [[nodiscard]] future<void> backward_async(const context& in, tensor_span roots, const backward_options& options = {});
 
-/// The root is the object of a reference, a tensor; its owner begins the pass. Throws what a call on the reference throws.
+/// The root is the object of a reference, a tensor of one element; its owner begins the pass. Gradients of the root cannot be given
+/// (errc::invalid_argument), not by the owner either. Throws what a call on the reference throws.
 void backward(const rref<tensor>& root, context_id in, const backward_options& options = {});
 /// At the owner, without a context: ferry::backward() of the value. Throws errc::not_owner elsewhere.
 void backward(const rref<tensor>& root, bool retain_graph = false);
