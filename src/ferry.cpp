@@ -117,6 +117,7 @@
 #include "wire/frame.cpp"
 #include "wire/message.cpp"
 #include "wire/read_marks.cpp"
+#include "wire/send_limits.cpp"
 #include "wire/tensor_archive.cpp"
 
 // transport/

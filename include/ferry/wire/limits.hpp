@@ -4,7 +4,7 @@
 
 namespace ferry::inline v0 {
 
-/// Bounds on what is accepted off the wire. Each is checked before memory is allocated for the thing it counts.
+/// Bounds on what a worker sends and on what it accepts: there each is checked before memory is taken for what it counts.
 struct wire_limits {
   std::uint64_t max_message_bytes = std::uint64_t{64} << 30;  ///< payload plus tensor data of one message
   std::uint64_t max_decoded_bytes = std::uint64_t{64} << 30;  ///< memory that decoding one payload may take

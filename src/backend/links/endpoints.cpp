@@ -23,6 +23,8 @@ std::vector<transport_factory> chosen_transports(const std::vector<transport_fac
   }
   result.clear();
   for (const std::string& name : options.transports) {
+    if (std::any_of(result.begin(), result.end(), [&](const auto& factory) { return factory.name == name; }))
+      throw_error(errc::invalid_argument, fmt::format("options.transports names '{}' twice", name));
     const auto found =
         std::find_if(built.begin(), built.end(), [&](const auto& factory) { return factory.name == name; });
     if (found == built.end()) {

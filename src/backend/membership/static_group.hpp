@@ -58,6 +58,8 @@ class static_group final : public worker_group {
   [[nodiscard]] std::string sum_of_round(int round, deadline until);
   /// The sums of what the members wrote under `prefix`; without those that have terminated and wrote nothing.
   [[nodiscard]] std::string add_up_round(const std::string& prefix, deadline until);
+  /// For errors: whom the round waits for at its deadline, or who keeps the rounds from agreeing.
+  [[nodiscard]] std::string who_delays(int round, deadline until) const;
   /// A request to the store as a part of leave_together(), which a shutdown that is not graceful interrupts.
   template <class Request>
   [[nodiscard]] auto ask_while_leaving(deadline until, Request request);

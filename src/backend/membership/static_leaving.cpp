@@ -2,6 +2,7 @@
 // keys in the store.
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -9,6 +10,7 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ferry/backend/agent.hpp>
 
@@ -20,6 +22,7 @@ namespace {
 
 constexpr std::chrono::milliseconds longest_poll_pause{50};
 constexpr std::chrono::milliseconds patience_with_store{500};
+constexpr std::size_t most_named = 16;  // workers, in an error
 
 struct request_counts {
   std::uint64_t sent = 0;
@@ -85,8 +88,8 @@ std::string static_group::sum_of_round(int round, deadline until) {
       throw_silent_store(e.message());
     }
     if (until.expired()) {
-      throw_error(errc::shutdown_timeout, fmt::format("{} waited for the others to shut down; missing in round {}: {}",
-                                                      to_string(own_.self), round, missing_workers(prefix, until)));
+      throw_error(errc::shutdown_timeout, fmt::format("{} waited for the others to shut down; {}", to_string(own_.self),
+                                                      who_delays(round, until)));
     }
     // Watch the awaited ranks: a worker that died before it was ever called would never be detected. Without
     // heartbeats, this loop keeps probing.
@@ -100,6 +103,51 @@ std::string static_group::sum_of_round(int round, deadline until) {
       if (there.count(rank_key(prefix, rank)) == 0 && !is_gone(rank)) failures_.await(peers_.place(worker_id{rank}));
     }
   }
+}
+
+// A worker takes part in the first round once it has come, and in every one only while it has no calls and no handlers. What it
+// has sent and handled up to a round stays until the next one has been added up.
+std::string static_group::who_delays(int round, deadline until) const {
+  std::map<std::string, std::string> now;
+  std::map<std::string, std::string> before;
+  const auto read = [&](int which, std::map<std::string, std::string>& counts) {
+    for (const store_entry& entry : group_store()->list(fmt::format("round/{}/", which), last_look(until)))
+      counts.emplace(entry.key, entry.value);
+  };
+  try {
+    read(round, now);
+    if (round != 0) read(round - 1, before);
+  } catch (const error& e) {
+    return fmt::format("it is unknown for whom ({})", e.message());
+  }
+  const std::string prefix = fmt::format("round/{}/", round);
+  const auto name_of = [this](int rank) {  // it may have left just now
+    const peer* place = peers_.at(worker_id{rank});
+    const std::lock_guard lock(place->mutex);
+    return to_string(place->record->who);
+  };
+  std::vector<std::string> absent;
+  std::vector<std::string> active;
+  for (int rank = 0; rank != own_.world_size; ++rank) {
+    const auto counts = now.find(rank_key(prefix, rank));
+    const auto earlier = before.find(rank_key(fmt::format("round/{}/", round - 1), rank));
+    const bool is_absent = counts == now.end();
+    if (is_absent && is_gone(rank)) continue;
+    if (!is_absent && (earlier == before.end() || earlier->second == counts->second)) continue;
+    std::vector<std::string>& names = is_absent ? absent : active;
+    if (names.size() < most_named)
+      names.push_back(name_of(rank));
+    else if (names.size() == most_named)
+      names.emplace_back("...");
+  }
+  if (!absent.empty()) {
+    return fmt::format("{}: {}",
+                       round == 0 ? "these have not come, or have calls that are pending or handlers that run"
+                                  : "these have calls that are pending or handlers that run",
+                       fmt::join(absent, ", "));
+  }
+  if (!active.empty()) return fmt::format("all have come, but these made or served calls: {}", fmt::join(active, ", "));
+  return "all have come, but calls were made or served between them";
 }
 
 std::string static_group::add_up_round(const std::string& prefix, deadline until) {
@@ -215,9 +263,9 @@ void static_group::agree_to_leave(deadline until) {
     }
     if (until.expired()) {
       throw_error(errc::shutdown_timeout,
-                  fmt::format("{}: at the deadline of shutdown {} requests have been sent in the group "
-                              "and {} handled",
-                              to_string(own_.self), sent, handled));
+                  fmt::format("{}: at the deadline of the shutdown {} ({} requests were sent in the group, and {} "
+                              "handled)",
+                              to_string(own_.self), who_delays(round, until), sent, handled));
     }
     if (round >= 1) {
       (void)ask_while_leaving(until, [key = rank_key(fmt::format("round/{}/", round - 1), own_.self.id().value),

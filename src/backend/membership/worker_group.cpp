@@ -141,10 +141,15 @@ void worker_group::wait_until_quiet(deadline until, leave_interrupt level) {
   const auto result = quiet_.wait(until, level, [this] { return quiet(); });
   if (result == quiescence::result::quiet) return;
   if (result == quiescence::result::interrupted) check_still_leaving(level);
-  throw_error(errc::shutdown_timeout,
-              fmt::format("{}: {} calls of this worker are pending, or handlers are running, at the deadline of the "
-                          "shutdown",
-                          to_string(own_.self), flow_.active_calls.load()));
+  const std::uint64_t calls = flow_.active_calls.load();
+  const bool serves = own_.handler.load()->busy();
+  const std::string its_calls =
+      calls == 0 ? "" : fmt::format("{} of its calls {} pending", calls, calls == 1 ? "is" : "are");
+  throw_error(errc::shutdown_timeout, fmt::format("{}: at the deadline of the shutdown {}{}{}", to_string(own_.self),
+                                                  its_calls, calls != 0 && serves ? ", and " : "",
+                                                  serves       ? "it runs handlers of others' calls, or continuations"
+                                                  : calls == 0 ? "the last of its calls and handlers has just ended"
+                                                               : ""));
 }
 
 void worker_group::settle_loose_ends(deadline until) {

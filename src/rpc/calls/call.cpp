@@ -12,6 +12,7 @@
 #include "../../device/capture.hpp"
 #include "../../transport/reactor/held_output.hpp"
 #include "../../wire/read_marks.hpp"
+#include "../../wire/send_limits.hpp"
 #include "../pipeline/interceptor_table.hpp"
 #include "../pipeline/placement_record.hpp"
 #include "../worker/worker_core.hpp"
@@ -106,6 +107,15 @@ class argument_order {
   const std::shared_ptr<const read_marks> reads_;
 };
 
+// Above a limit of this worker, it is an error of its call alone: a callee with the same limit would end the connection.
+void check_request(const outgoing_message& request, const call_facts& facts) {
+  try {
+    check_to_send("the request", request, facts.worker->limits());
+  } catch (const error& e) {
+    throw_error(e.kind(), fmt::format("{}: {}", describe(facts), e.message()));
+  }
+}
+
 std::span<const stream> streams_of(const call_options& options) noexcept {
   return {options.streams.first(), options.streams.count()};
 }
@@ -197,6 +207,7 @@ void outgoing_call::seal() {
         values.has_travelling() || (here && here->has_hooks())) {
       let_interceptors_see(values);
     }
+    check_request(message, life_.facts);
   } catch (...) {
     life_.not_accepted(std::current_exception());
     throw;

@@ -113,7 +113,7 @@ void check_reply(const call_facts& facts, inbound_message& reply) {
     case errc::bad_arguments:
       throw_error(code, fmt::format("{}: the callee could not decode the arguments: {}", describe(facts), detail));
     case errc::bad_result:
-      throw_error(code, fmt::format("{}: the callee could not encode the result: {}", describe(facts), detail));
+      throw_error(code, fmt::format("{}: the callee could not encode its answer: {}", describe(facts), detail));
     default:
       throw_error(errc_name(code) == "unknown" ? errc::remote_exception : code,
                   fmt::format("{}: {}", describe(facts), detail));

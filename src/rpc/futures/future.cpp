@@ -4,6 +4,8 @@
 
 #include <ferry/base/log.hpp>
 
+#include "../../base/text_of.hpp"
+
 namespace ferry::inline v0::detail {
 
 void throw_no_state(const char* operation) {
@@ -26,7 +28,7 @@ void log_callback_error() noexcept {
     try {
       std::rethrow_exception(detail::current_error());
     } catch (const std::exception& e) {
-      what = e.what();
+      what = text_of(e);
     } catch (...) {  // its type offers no description
     }
     log(log_level::error,

@@ -450,8 +450,9 @@ incoming_call::failure incoming_call::failure_of(const std::exception_ptr& reaso
       case errc::out_of_memory: return true;
       case errc::bad_device: return stage_ == stage::encoding || static_cast<bool>(request_.failure);
       case errc::malformed:
-      case errc::truncated:
-      case errc::limit_exceeded: return false;
+      case errc::truncated: return false;
+      // Of the result it is a limit of this worker; of the arguments, it is one that their sender does not know.
+      case errc::limit_exceeded: return stage_ == stage::encoding;
       default: return stage_ == stage::intercepting;  // what an interceptor decides
     }
   };

@@ -61,6 +61,10 @@ TEST_CASE("an invalid option is an error before the worker contacts the store") 
   config.transports = {"carrier-pigeon"};
   expect_error(ferry::errc::invalid_argument, "carrier-pigeon", [&] { (void)ferry::init_rpc(config); });
   expect_error(ferry::errc::invalid_argument, "tcp", [&] { (void)ferry::init_rpc(config); });
+  for (const std::string_view part : {"options.transports", "'tcp' twice"}) {
+    config.transports = {"tcp", "inproc", "tcp"};
+    expect_error(ferry::errc::invalid_argument, part, [&] { (void)ferry::init_rpc(config); });
+  }
 }
 
 TEST_CASE("options reach the worker: its default timeout is reported and can be changed") {

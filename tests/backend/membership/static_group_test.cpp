@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -32,6 +33,7 @@ using ferry::errc;
 using ferry_test::child_process;
 using ferry_test::cluster;
 using ferry_test::cluster_options;
+using ferry_test::run_together;
 using ferry_test::start_workers;
 using ferry_test::started;
 using ferry_test::temporary_directory;
@@ -60,7 +62,34 @@ class slow_to_reconnect final : public ferry_test::forwarding_store {
 
 struct slow_scheme {};
 
+// Takes no sums of a shutdown but the first one, and before that runs what is to happen between the first two rounds.
+class without_sums final : public ferry_test::forwarding_store {
+ public:
+  using forwarding_store::forwarding_store;
+  static inline std::function<void()> between_rounds;
+
+ protected:
+  std::string do_compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                             ferry::deadline until) override {
+    if (key.ends_with("/sum")) {
+      if (!key.ends_with("round/0/sum")) ferry::throw_error(errc::store_timeout, "no sums are taken");
+      if (between_rounds) between_rounds();
+    }
+    return forwarding_store::do_compare_set(key, expected, desired, until);
+  }
+};
+struct without_sums_scheme {};
+
 }  // namespace static_group_test
+
+template <>
+struct ferry::store_traits<static_group_test::without_sums_scheme> {
+  static constexpr std::string_view scheme = "without-sums";
+  static std::shared_ptr<store> open(const rendezvous_request&) {
+    static const auto only = std::make_shared<hash_store>();
+    return std::make_shared<static_group_test::without_sums>(only->share());
+  }
+};
 
 template <>
 struct ferry::store_traits<static_group_test::slow_scheme> {
@@ -460,6 +489,34 @@ TEST_CASE("workers that wait for others stay patient with a store that takes lon
   other.join();
   CHECK(after_start > 0);
   CHECK(slow_to_reconnect::gave_up.load() > after_start);
+}
+
+TEST_CASE("a shutdown that does not end in time because calls go on says whose") {
+  std::vector<ferry::worker_config> configs;
+  for (const int rank : {0, 1, 2}) {
+    configs.push_back(member("without-sums://", rank, 3));
+    configs.back().stores = ferry::store_list<without_sums_scheme>{};
+  }
+  auto group = start_workers(configs);
+  for (started& each : group) REQUIRE_FALSE(each.error);
+  without_sums::between_rounds = [&] { CHECK(group[2].worker.rpc_sync<plus_one>("worker1", 1) == 2); };
+  std::vector<std::function<void()>> shutdowns;
+  for (started& each : group) {
+    shutdowns.emplace_back([&each] {
+      try {
+        each.worker.shutdown(true, 500ms);
+        FAIL_CHECK("it has ended in time");
+      } catch (const ferry::error& e) {
+        const std::string text = e.what();
+        CAPTURE(text);
+        CHECK(e.kind() == errc::shutdown_timeout);
+        CHECK(text.find("all have come, but these made or served calls: worker_info(id=1, name=worker1), "
+                        "worker_info(id=2, name=worker2)") != std::string::npos);
+      }
+    });
+  }
+  run_together(shutdowns);
+  without_sums::between_rounds = nullptr;
 }
 
 TEST_CASE("a failed start leaves nothing behind: the next one works") {

@@ -49,6 +49,12 @@ struct undecodable_error : std::runtime_error {
 struct unregistered_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+struct unencodable_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+struct without_text : std::exception {
+  [[nodiscard]] const char* what() const noexcept override { return nullptr; }
+};
 struct peculiar {};
 // What another language throws through C++ frames.
 int throw_foreign() {
@@ -139,6 +145,9 @@ int fail(int which) {
     case 34: throw 42;
     case 35: throw std::string("only text");
     case 37: throw undecodable_error("undecodable");
+    case 38: throw unencodable_error("the first");
+    case 39: throw without_text();
+    case 40: throw static_cast<const char*>(nullptr);
     case 36: throw std::regex_error(std::regex_constants::error_brack);
     default: return which;
   }
@@ -214,6 +223,17 @@ struct throws_an_int_on_load {
   }
 };
 
+struct throws_without_text {
+  template <class Archive>
+  void save(Archive&) const {
+    throw without_text();
+  }
+  template <class Archive>
+  void load(Archive&) {}
+};
+
+throws_without_text give_textless() { return {}; }
+int take_textless(const throws_without_text&) { return 1; }
 int take_little(const sends_too_little&) { return 1; }
 int take_much(const sends_too_much&) { return 1; }
 int take_unsaveable(const throws_on_save&) { return 1; }
@@ -240,6 +260,14 @@ struct ferry::exception_traits<exceptions_test::undecodable_error> {
   static std::string encode(const exceptions_test::undecodable_error&) { return {}; }
   static exceptions_test::undecodable_error decode(std::string_view, std::string_view) {
     throw std::out_of_range("no such number");
+  }
+};
+template <>
+struct ferry::exception_traits<exceptions_test::unencodable_error> {
+  static constexpr std::string_view name = "exceptions_test.unencodable";
+  static std::string encode(const exceptions_test::unencodable_error&) { throw std::logic_error("the second"); }
+  static exceptions_test::unencodable_error decode(std::string_view what, std::string_view) {
+    return exceptions_test::unencodable_error(std::string(what));
   }
 };
 template <>
@@ -552,6 +580,50 @@ TEST_CASE("an exception or failure that cannot be decoded is an error that names
     expect_bad(ferry::frame_kind::failure, errc::bad_arguments, "why it failed (bad_arguments) could not be decoded",
                garbage);
   }
+}
+
+TEST_CASE("an exception that cannot be encoded is an error that names it and why") {
+  captured_log log;
+  ferry::register_exceptions<unencodable_error>();
+  cluster group(2);
+  for (const std::string_view part : {"call of", "fail", "worker1", "exceptions_test::unencodable_error: the first",
+                                      "std::logic_error: the second"}) {
+    expect_error(errc::bad_result, part, [&] { group[0].rpc_sync<fail>("worker1", 38); });
+    expect_error(errc::bad_result, part, [&] { group[0].rpc_async<fail>("worker1", 38).get(); });
+  }
+  CHECK(log.has("worker1", "fail", "exceptions_test::unencodable_error", "the first"));
+  expect_alive(group);
+}
+
+TEST_CASE("an exception without a text arrives with its type") {
+  const captured_log quiet;
+  cluster group(2);
+  for (const auto& [which, type] : {std::pair(39, "exceptions_test::without_text"), std::pair(40, "char const*")}) {
+    try {
+      (void)group[0].rpc_sync<fail>("worker1", which);
+      FAIL_CHECK("nothing was thrown");
+    } catch (const ferry::remote_error& e) {
+      CHECK(e.type_name() == type);
+      CHECK(e.message() == std::string(type) + ": ");
+    }
+  }
+  // Thrown by an encoder, here and there.
+  expect_error(errc::bad_result, "exceptions_test::without_text",
+               [&] { (void)group[0].rpc_sync<give_textless>("worker1"); });
+  int thrown = 0;  // doctest prints the text of what it expects to be thrown
+  try {
+    (void)group[0].rpc_sync<take_textless>("worker1", throws_without_text{});
+  } catch (const without_text&) {
+    ++thrown;
+  }
+  try {
+    (void)group[0].rpc_async<take_textless>("worker1", throws_without_text{});
+  } catch (const without_text&) {
+    ++thrown;
+  }
+  CHECK(thrown == 2);
+  ferry::make_ready_future(1).add_done_callback([](const ferry::future<int>&) { throw without_text(); });
+  expect_alive(group);
 }
 
 TEST_CASE("an error of a tensor function arrives as it was thrown") {

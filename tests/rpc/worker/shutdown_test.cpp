@@ -183,13 +183,28 @@ TEST_CASE("a graceful shutdown ends although those that would sum it up leave wi
   group[1].shutdown(false);
 }
 
+TEST_CASE("graceful shutdown with a deadline says that it is a handler which runs on") {
+  captured_log log;
+  door.reset();
+  cluster group(2, {.graceful = false});
+  const auto pending = group[0].rpc_async<slow>("worker1", 1);
+  door.await_arrivals(1);
+  expect_error(errc::shutdown_timeout, "worker1): at the deadline of the shutdown it runs handlers", [&] {
+    std::jthread opener([&] {
+      CHECK_THROWS_AS((void)pending.get(), ferry::error);
+      door.open();
+    });
+    group[1].shutdown(true, 50ms);
+  });
+}
+
 TEST_CASE("graceful shutdown with a deadline ends although a handler runs on") {
   captured_log log;
   door.reset();
   cluster group(2, {.graceful = false});
   const auto pending = group[0].rpc_async<slow>("worker1", 1);
   door.await_arrivals(1);
-  expect_error(errc::shutdown_timeout, "worker0", [&] {
+  expect_error(errc::shutdown_timeout, "worker0): at the deadline of the shutdown 1 of its calls is pending", [&] {
     std::jthread opener([&] {
       CHECK_THROWS_AS((void)pending.get(), ferry::error);
       door.open();

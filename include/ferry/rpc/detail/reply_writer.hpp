@@ -28,12 +28,12 @@ class reply_writer {
 
   outgoing_message message;
 
-  /// The answer is an exception of the method. Throws what its encoder throws.
+  /// The answer is an exception of the method, or a failure that says why it cannot be sent.
   void be_exception(const std::exception_ptr& thrown);
-  /// The answer is a failure of the call.
+  /// The answer is a failure of the call. Its text is cut to what a message may have.
   void be_failure(errc code, const std::string& text);
   /// Places the tensors, lets the hooks of the call see the answer, and sends it. Throws what they throw, and what
-  /// agent::place_response and reply_channel::reply throw; then nothing was sent.
+  /// agent::place_response and reply_channel::reply throw, and errc::limit_exceeded; then nothing was sent.
   void send();
   [[nodiscard]] bool is_value() const noexcept { return message.header.kind == frame_kind::reply; }
 

@@ -1,0 +1,16 @@
+#pragma once
+
+// The limits of a worker, applied to what it sends: the receiver can only end the connection, and with it other calls.
+
+#include <string_view>
+
+#include <ferry/wire/limits.hpp>
+#include <ferry/wire/message.hpp>
+
+namespace ferry::inline v0::detail {
+
+/// Throws errc::limit_exceeded, which names the limit and what the message has, if a receiver with these limits refuses the
+/// message; `what` it is called there. Call after the last extension record, and before finish().
+void check_to_send(std::string_view what, const outgoing_message& message, const wire_limits& limits);
+
+}  // namespace ferry::inline v0::detail
