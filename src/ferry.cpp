@@ -295,6 +295,7 @@
 
 // group/
 #include "group/barrier.cpp"
+#include "group/collective_purpose.cpp"
 #include "group/gather_messages.cpp"
 #include "group/gather_rounds.cpp"
 #include "group/gathering.cpp"

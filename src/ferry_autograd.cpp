@@ -41,7 +41,10 @@
 // nn/
 #include "nn/checkpoint.cpp"
 #include "nn/ddp.cpp"
+#include "nn/ddp_agreement.cpp"
+#include "nn/ddp_averages.cpp"
 #include "nn/ddp_buckets.cpp"
+#include "nn/ddp_join.cpp"
 #include "nn/ddp_model.cpp"
 #include "nn/ddp_transport.cpp"
 #include "nn/dropout.cpp"

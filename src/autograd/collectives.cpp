@@ -8,6 +8,7 @@
 #include <ferry/base/error.hpp>
 #include <ferry/tensor/factories.hpp>
 
+#include "../group/collective_purpose.hpp"
 #include "../group/group_operations.hpp"
 
 namespace ferry::inline v0 {
@@ -33,9 +34,12 @@ void run_forward(saved_collective& keep, collective op, const tensor& t) {
 // The same for a gradient, which stays as it is. Waits.
 tensor run_backward(const saved_collective& kept, collective op, reduce_op how, const tensor& gradient) {
   tensor result = gradient.clone();
-  run_in_place(
-      kept.group.core(),
-      {.op = op, .subject = result, .how = how, .root = kept.root, .limit = kept.limit, .gradient_of = kept.number + 1})
+  run_in_place(kept.group.core(), {.op = op,
+                                   .subject = result,
+                                   .how = how,
+                                   .root = kept.root,
+                                   .limit = kept.limit,
+                                   .purpose = gradient_purpose(kept.number)})
       .get();
   return result;
 }
@@ -84,7 +88,7 @@ struct all_gather_function : function<all_gather_function> {
                                               .subject = gradient,
                                               .how = reduce_op::sum,
                                               .limit = kept.limit,
-                                              .gradient_of = kept.number + 1})
+                                              .purpose = gradient_purpose(kept.number)})
         .get()
         .select(0, 0);
   }

@@ -44,6 +44,7 @@ struct collective_start {
   std::vector<group_step> schedule;
   group_buffers buffers;
   std::shared_ptr<staged_pieces> staging;  ///< of tensors on devices
+  std::string refusal;                     ///< not empty: it ends with that on every member, before it begins
   timeout limit;
   deadline until;
   /// Called once, on any thread, when no tensor is read or written any more, by messages on their way neither; null: success.

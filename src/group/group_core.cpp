@@ -13,6 +13,7 @@
 #include <ferry/tensor/dims.hpp>
 
 #include "../rpc/worker/worker_core.hpp"
+#include "collective_purpose.hpp"
 #include "gather_rounds.hpp"
 #include "group_table.hpp"
 #include "segment_agreement.hpp"
@@ -54,7 +55,7 @@ std::string to_string(const collective_signature& signature) {
     text += fmt::format(" of {} {}", dtype_name(signature.type), to_string(dims(signature.shape)));
   }
   if (signature.root >= 0) text += fmt::format(" with root {}", signature.root);
-  if (signature.gradient_of != 0) text += fmt::format(" (gradient of collective {})", signature.gradient_of - 1);
+  if (signature.purpose != 0) text += fmt::format(" ({})", describe_purpose(signature.purpose));
   return text;
 }
 
@@ -258,10 +259,12 @@ void group_core::set_limit(collective_start& start, timeout limit) const {
 
 std::uint64_t group_core::begin(collective_start start) {
   collective_key key{start.channel, 0};
+  const std::string refusal = std::move(start.refusal);
   std::shared_ptr<group_collective> made;
   std::deque<early_message> early;
   outcome before;
   int lost = -1;
+  bool refused = false;
   bool wakes_others = false;
   {
     const std::lock_guard lock(mutex_);
@@ -290,15 +293,20 @@ std::uint64_t group_core::begin(collective_start start) {
                                                describe(key, made->signature()), text_of_lost())};
       }
     }
+    if (before.text.empty() && !refusal.empty()) {
+      before = {errc::remote_exception, fmt::format("{}: {}", describe(key, made->signature()), refusal)};
+      refused = true;
+    }
   }
   if (wakes_others) segment()->wake_all();
   if (!before.text.empty()) {
     const std::exception_ptr error = make_error(before.error, before.text);
+    const group_abort told{facts_.id, rank(), key, static_cast<std::uint32_t>(before.error), before.text, lost};
+    if (refused) abort_others(told);  // before they hear of it from answers to their messages
     for (early_message& each : early) each.taken.try_set_exception(error);
     table_->note_failed(facts_.id, key, before.error, before.text);
     // Others may wait for this member, and have nothing to do with the lost one.
-    if (made->end(error) && lost >= 0)
-      abort_others({facts_.id, rank(), key, static_cast<std::uint32_t>(before.error), before.text, lost});
+    if (made->end(error) && lost >= 0) abort_others(told);
     return key.sequence;
   }
   made->start(std::move(early));
@@ -393,6 +401,12 @@ bool group_core::knows_end_of(const collective_key& key) const {
 void group_core::set_most_early(std::size_t messages) {
   const std::lock_guard lock(mutex_);
   most_early_ = messages;
+}
+
+std::uint64_t group_core::next_number() const {
+  const std::lock_guard lock(mutex_);
+  const auto found = next_.find(collective_key::all);
+  return found == next_.end() ? 0 : found->second;
 }
 
 std::string group_core::begun_as(const collective_key& key) const {

@@ -55,6 +55,8 @@ class group_core : public std::enable_shared_from_this<group_core> {
 
   /// Begins the collective and returns the number that it gives it. Errors from here on go to its end.
   std::uint64_t begin(collective_start start);
+  /// That of the collective of all members that begins next.
+  [[nodiscard]] std::uint64_t next_number() const;
   /// The limit in force for one that begins now.
   void set_limit(collective_start& start, timeout limit) const;
 

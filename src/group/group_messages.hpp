@@ -35,14 +35,14 @@ struct collective_signature {
   algorithm use = {};
   dtype type = {};
   std::int32_t root = -1;
-  /// Zero, or of which collective this is the gradient: passes that make them in different orders differ.
-  std::uint64_t gradient_of = 0;
+  /// Zero, or what it is for (collective_purpose.hpp): passes that make them in different orders differ.
+  std::uint64_t purpose = 0;
   std::vector<std::int64_t> shape;
 
   friend bool operator==(const collective_signature&, const collective_signature&) = default;
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(op, how, use, type, root, gradient_of, shape);
+    archive(op, how, use, type, root, purpose, shape);
   }
 };
 

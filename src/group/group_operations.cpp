@@ -16,6 +16,7 @@
 
 #include "../rpc/worker/worker_core.hpp"
 #include "../wire/read_marks.hpp"
+#include "collective_purpose.hpp"
 #include "group_core.hpp"
 #include "reduce_elements.hpp"
 #include "staged_pieces.hpp"
@@ -79,7 +80,7 @@ class operation_start {
       start.channel = sends ? group_.rank() * n_ + what_.root : what_.root * n_ + group_.rank();
     }
     if (has_root(what_.op)) start.signature.root = what_.root;
-    start.signature.gradient_of = what_.gradient_of;
+    start.signature.purpose = what_.purpose;
     collective op = what_.op;
     tensor result = what_.subject;
     group_buffers& buffers = start.buffers;
@@ -338,6 +339,10 @@ begun_operation begin_operation(const std::shared_ptr<group_core>& group, const 
   collective_start start;
   tensor result = made.fill(start);
   group->set_limit(start, what.limit);
+  if (const collective_note* note = current_note()) {
+    if (start.signature.purpose == 0) start.signature.purpose = note->purpose;
+    start.refusal = note->refusal;
+  }
   if (start.staging) order.results = start.staging->results();
   start.finish = [done = std::move(done), ending = made.take_ending(), staging = start.staging,
                   order](std::exception_ptr error) {

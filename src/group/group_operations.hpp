@@ -32,7 +32,7 @@ struct group_operation {
   reduce_op how = reduce_op::sum;
   int root = -1;  ///< of send and receive: the other member
   timeout limit = {};
-  std::uint64_t gradient_of = 0;    ///< as in collective_signature
+  std::uint64_t purpose = 0;        ///< as in collective_signature; zero: that of the current note
   std::uint64_t* number = nullptr;  ///< receives that of the collective
 };
 

@@ -67,7 +67,7 @@ signature_block signature_block::encode(std::uint64_t sequence, const collective
   made.words[1] = static_cast<std::uint64_t>(signature.op) | static_cast<std::uint64_t>(signature.how) << 8U |
                   static_cast<std::uint64_t>(signature.use) << 16U | static_cast<std::uint64_t>(signature.type) << 24U;
   made.words[2] = static_cast<std::uint64_t>(static_cast<std::int64_t>(signature.root));
-  made.words[3] = signature.gradient_of;
+  made.words[3] = signature.purpose;
   made.words[4] = signature.shape.size();
   static_assert(5 + max_rank <= std::tuple_size_v<decltype(words)>);
   for (std::size_t i = 0; i != std::min(signature.shape.size(), max_rank); ++i) {
@@ -84,7 +84,7 @@ std::optional<std::pair<std::uint64_t, collective_signature>> signature_block::d
   made.use = static_cast<algorithm>(byte(2));
   made.type = static_cast<dtype>(byte(3));
   made.root = static_cast<std::int32_t>(words[2]);
-  made.gradient_of = words[3];
+  made.purpose = words[3];
   if (words[4] > max_rank || to_string(made.op) == "unknown") return std::nullopt;
   for (std::size_t i = 0; i != words[4]; ++i) {
     const auto length = static_cast<std::int64_t>(words[5 + i]);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,25 +18,55 @@
 #include <ferry/autograd/dist/backward.hpp>
 #include <ferry/autograd/grad_mode.hpp>
 #include <ferry/autograd/gradient.hpp>
+#include <ferry/base/log.hpp>
 #include <ferry/device/current.hpp>
 #include <ferry/tensor/factories.hpp>
 
 #include "../autograd/dist/dist_context.hpp"
 #include "../autograd/dist/dist_pass.hpp"
 #include "../autograd/dist/dist_worker.hpp"
+#include "../autograd/engine/backward_pass.hpp"
 #include "../group/group_core.hpp"
+#include "../rpc/worker/worker_core.hpp"
+#include "ddp_agreement.hpp"
+#include "ddp_averages.hpp"
 #include "ddp_buckets.hpp"
+#include "ddp_join.hpp"
 #include "ddp_model.hpp"
 
 namespace ferry::inline v0::detail {
 
+// Unique in the process.
+struct ddp_pass_id {
+  bool distributed = false;
+  std::uint64_t number = 0;  // 0: unknown
+  friend bool operator==(const ddp_pass_id&, const ddp_pass_id&) = default;
+};
+
+namespace {
+
+constexpr std::size_t most_reason = 1000;  // bytes
+
+std::string reason_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const ferry::error& problem) {
+    return std::string(problem.message());
+  } catch (...) {
+    return describe_exception(error);
+  }
+}
+
+}  // namespace
+
 // Gradients come on the thread of the pass, and the last one waits for the averages of all. That thread may be one of the worker's,
 // and still be there when the pass has failed and its caller goes on: all that a hook uses is guarded by the mutex, and a hook
-// of a pass that is over does nothing.
+// of a pass that is over does nothing. A failed pass of which the engines tell is over for the group at once: whatever has the mutex
+// sees to that, since the thread that is told must not wait.
 class ddp_core : public std::enable_shared_from_this<ddp_core> {
  public:
   ddp_core(std::unique_ptr<ddp_model> model, const process_group& group, const nn::ddp_options& options)
-      : group_(group), options_(options), model_(std::move(model)) {
+      : group_(group), options_(options), model_(std::move(model)), join_(group, options.limit) {
     if (!options_.transport) options_.transport = nn::average_in_place();
     for (ddp_part& each : model_->parts()) {
       if (!each.leaf) continue;
@@ -57,17 +89,33 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     last_on_.resize(buckets_.size());
     for (std::size_t b = 0; b != buckets_.size(); ++b) make_memory(b);
   }
-  ~ddp_core() = default;
+  ~ddp_core() {
+    if (averages_ && readiness_->begun()) end_pass({}, "it has let go of the module");
+  }
   ddp_core(const ddp_core&) = delete;
   ddp_core& operator=(const ddp_core&) = delete;
 
   // Collective.
   void start() {
-    check_agreement();
-    give_parameters(0);
+    averages_.emplace(group_, options_.transport, options_.limit,
+                      agree_on_parts(group_, model_->parts(), trained_, options_));
+    give_parts(group_, *model_, 0, options_.limit);
+    const auto watcher = std::make_shared<leaf_watcher>();
+    for (const ddp_part& each : trained_) watcher->leaves.push_back(each.leaf.edge.to.node());
+    watcher->failed = [weak = weak_from_this()](std::uint64_t pass, const pass_failure& why) {
+      const auto self = weak.lock();
+      if (self && self->note_failure({true, pass}, why.text)) self->settle();
+    };
+    watcher_ = watcher;
+    dist_worker::of(*group_.core()->worker())->add_watcher(watcher_);
     for (std::size_t i = 0; i != trained_.size(); ++i) {
       model_->after_accumulation(i, [weak = weak_from_this(), i] {
         if (const auto self = weak.lock()) self->on_gradient_of(i);
+      });
+      model_->after_failure(i, [weak = weak_from_this()] {
+        const auto self = weak.lock();
+        if (self && self->note_failure({false, backward_pass::running_here()}, reason_of(current_error())))
+          self->settle();
       });
     }
   }
@@ -75,10 +123,12 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   void begin_forward() {
     if (!model_->records()) return;
     refuse_if_incomplete();
-    if (joining_) {
-      (void)announce(true, sync_);
-      ++passes_;
-    }
+    join_.check();
+    if (!join_.is_inside()) return;
+    (void)join_.announce(true, sync_, values_of_join());
+    const std::lock_guard lock(mutex_);
+    announced_ = averages_->passes() + 1;
+    ++passes_;
   }
   [[nodiscard]] bool finds_unused() const noexcept { return options_.find_unused && sync_ && model_->records(); }
   // Walks from the outputs to the leaves.
@@ -104,7 +154,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     for (std::size_t i = 0; i != trained_.size(); ++i) {
       if (!met.contains(trained_[i].leaf.edge.to.node())) call.unused.push_back(i);
     }
-    const std::lock_guard lock(mutex_);
+    const settling_lock lock(*this);
     // No pass can begin at outputs that are gone.
     std::erase_if(calls_, [](const noted_call& each) {
       return std::all_of(each.outputs.begin(), each.outputs.end(), [](const auto& output) { return output.expired(); });
@@ -114,23 +164,28 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   bool set_sync(bool now) noexcept { return sync_.exchange(now); }
 
   void begin_join() {
-    joining_ = true;
+    join_.begin();
     passes_ = 0;
+    announced_ = 0;
   }
-  void abandon_join() noexcept { joining_ = false; }
+  // In a catch block.
+  void abandon_join() noexcept {
+    fail_join(current_error());
+    join_.leave();
+  }
   void finish_join() {
-    joining_ = false;
-    while (announce(false, false)) {
-      const std::lock_guard lock(mutex_);
-      for (std::size_t i = 0; i != buckets_.size(); ++i) {
-        order(i);
-        memory_[i].fill_(0);
-        (void)options_.transport(group_, memory_[i], options_.limit).get();
-      }
-    }
+    auto problem = caught([&] {
+      join_.check();
+      end_incomplete_pass();
+      while (join_.announce(false, false, values_of_join())) make_pass_of_zeros();
+      join_.finish();
+    });
+    if (problem) fail_join(problem);
+    join_.leave();
+    if (problem) std::rethrow_exception(problem);
     const tensor last = tensor_of({passes_ * group_.size() + group_.rank()});
     group_.all_reduce(last, reduce_op::max, options_.limit).get();
-    give_parameters(static_cast<int>(last.at<std::int64_t>(0) % group_.size()));
+    give_parts(group_, *model_, static_cast<int>(last.at<std::int64_t>(0) % group_.size()), options_.limit);
   }
 
  private:
@@ -156,60 +211,126 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     last_on_[b] = now;
   }
 
-  void check_agreement() const {
-    std::uint64_t hash = 0xcbf29ce484222325U;
-    const auto add = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3U; };
-    for (const ddp_part& each : model_->parts()) {
-      for (const char c : each.name) add(static_cast<unsigned char>(c));
-      for (const std::int64_t size : each.value.shape()) add(static_cast<std::uint64_t>(size));
-      add(static_cast<std::uint64_t>(each.value.dtype()));
-      add(each.leaf ? 1 : 0);
-      if (!each.leaf) continue;
-      for (const std::int64_t stride : each.strides) add(static_cast<std::uint64_t>(stride));
-    }
-    for (std::size_t i = 1; i != trained_.size(); ++i) {
-      add(trained_[i].value.device() == trained_[i - 1].value.device() ? 1 : 0);  // buckets are of one device each
-    }
-    add(options_.bucket_bytes);
-    add(options_.first_bucket_bytes);
-    const tensor hashes = group_.all_gather(tensor_of({static_cast<std::int64_t>(hash)}), options_.limit).get();
-    for (int rank = 0; rank != group_.size(); ++rank) {
-      if (hashes.at<std::int64_t>(rank, 0) == static_cast<std::int64_t>(hash)) continue;
-      throw_error(
-          errc::group_mismatch,
-          fmt::format("ddp: the parameters of {} differ from those of {} in name, shape, dtype, strides, whether they "
-                      "require a gradient or which are on one device, or the sizes of buckets do",
-                      group_.names()[static_cast<std::size_t>(rank)],
-                      group_.names()[static_cast<std::size_t>(group_.rank())]));
-    }
+  // The last one of this member: others may wait for what is missing.
+  void end_incomplete_pass() {
+    const settling_lock lock(*this);
+    if (readiness_->begun()) end_pass(begun_pass(), "parameters got no gradient");
   }
-  void give_parameters(int root) const {
+  [[nodiscard]] context_values values_of_join() {
+    const settling_lock lock(*this);
+    return averages_->values_of_join();
+  }
+  // This member leaves the join. The others come to a pass that it has announced, and hear what it says in the place of the next one.
+  void fail_join(const std::exception_ptr& error) noexcept {
+    if (!join_.end(error)) return;
+    auto problem = caught([&] {
+      {
+        const settling_lock lock(*this);
+        if (averages_->passes() < announced_) end_pass({}, reason_of(error));
+      }
+      join_.say_failed(values_of_join());
+    });
+    if (problem)
+      log(log_level::error, "other members do not hear of the end of a join: " + describe_exception(problem));
+  }
+  // Its errors are those of members that compute.
+  void make_pass_of_zeros() {
+    const settling_lock lock(*this);
     const no_grad outside;
-    std::vector<future<void>> pending;
-    for (const ddp_part& each : model_->parts()) {
-      pending.push_back(group_.broadcast(detach(each.value), root, options_.limit));
+    if (averages_->has_any()) reset();
+    try {
+      for (std::size_t i = 0; i != buckets_.size(); ++i) {
+        order(i);
+        memory_[i].fill_(0);
+        averages_->send(memory_[i]);
+      }
+    } catch (...) {
+      end_pass({}, reason_of(current_error()));
+      (void)caught([&] { reset(); });
+      throw;
     }
-    for (const auto& each : pending) each.get();
-    model_->written();
+    end_pass({}, {});
+    reset();
   }
-  // Tells the others whether this member makes a pass now. Returns whether any does.
-  bool announce(bool active, bool synced) const {
-    const tensor flags = tensor_of({static_cast<std::int64_t>(active), static_cast<std::int64_t>(active && !synced)});
-    group_.all_reduce(flags, reduce_op::sum, options_.limit).get();
-    if (flags.at<std::int64_t>(1) != 0) {
-      throw_error(errc::invalid_argument,
-                  "ddp: a member is in no_sync() within join(): members that have finished cannot know it");
+
+  // A pass of this module has failed. Returns whether settle() has to follow.
+  bool note_failure(const ddp_pass_id& which, std::string why) {
+    if (!sync_) return false;
+    const std::lock_guard lock(failures_mutex_);
+    failures_.push_back({which, std::move(why)});
+    return true;
+  }
+  [[nodiscard]] bool has_failures() const {
+    const std::lock_guard lock(failures_mutex_);
+    return !failures_.empty();
+  }
+  // Waits for nothing: what has the mutex looks once more when it lets go of it.
+  void settle() noexcept {
+    while (has_failures()) {
+      const std::unique_lock lock(mutex_, std::try_to_lock);
+      if (!lock) return;
+      take_failures();
     }
-    return flags.at<std::int64_t>(0) != 0;
   }
+  class settling_lock {
+   public:
+    explicit settling_lock(ddp_core& of) : of_(of) {
+      of_.mutex_.lock();
+      of_.take_failures();
+    }
+    ~settling_lock() {
+      of_.mutex_.unlock();
+      of_.settle();
+    }
+    settling_lock(const settling_lock&) = delete;
+    settling_lock& operator=(const settling_lock&) = delete;
+
+   private:
+    ddp_core& of_;
+  };
+  // With the mutex held, as the next one.
+  void take_failures() noexcept {
+    std::vector<failed_pass> failures;
+    {
+      const std::lock_guard lock(failures_mutex_);
+      failures.swap(failures_);
+    }
+    for (const failed_pass& each : failures) {
+      if (each.which != last_) end_pass(each.which, each.why);
+    }
+  }
+  // That of the gradients that are there.
+  [[nodiscard]] ddp_pass_id begun_pass() const noexcept { return {pass_ != 0, pass_}; }
+  // The group goes on to the next pass. `why`: of one that has not sent all gradients.
+  void end_pass(const ddp_pass_id& which, const std::string& why) noexcept {
+    auto problem = caught([&] {
+      std::string text;
+      if (averages_->sent() != buckets_.size()) {
+        text = fmt::format("ddp: the pass of {} failed: {}", group_.names()[static_cast<std::size_t>(group_.rank())],
+                           why.substr(0, most_reason));
+      }
+      averages_->end_pass(buckets_, text);
+    });
+    if (problem)
+      log(log_level::error, "other members do not hear that a pass has failed: " + describe_exception(problem));
+    last_ = which;
+    pass_ = 0;
+    readiness_->reset();
+    calls_.clear();
+  }
+
   // A call of the module after a pass that did not give all gradients.
   void refuse_if_incomplete() {
-    const std::lock_guard lock(mutex_);
-    if (!readiness_->begun()) return;
+    const settling_lock lock(*this);
+    if (!readiness_->begun()) {
+      if (averages_->has_any()) reset();
+      return;
+    }
     std::vector<std::string_view> missing;
     for (std::size_t i = 0; i != trained_.size(); ++i) {
       if (!readiness_->has(i)) missing.push_back(trained_[i].name);
     }
+    end_pass(begun_pass(), fmt::format("there is no gradient of {}", fmt::join(missing, ", ")));
     reset();
     throw_error(
         errc::invalid_argument,
@@ -220,30 +341,25 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
                     fmt::join(missing, ", ")));
   }
 
-  // With the mutex held, like all that follows. Waits for the averages under way, which read and write the buckets.
+  // With the mutex held, like all that follows. Waits for the averages under way of passes that are over, which read and write the
+  // buckets.
   void reset() {
-    const std::vector<future<tensor>> pending = std::exchange(pending_, {});
-    sent_ = 0;
-    readiness_->reset();
-    calls_.clear();
-    pass_ = 0;
-    for (const future<tensor>& each : pending) (void)each.wait_for(no_timeout);
-    for (std::size_t b = 0; b != pending.size(); ++b) {
-      if (buckets_[b].where.is_cpu()) continue;
-      if (pending[b].failed()) {
-        make_memory(b);  // a device may still write what it has been given before the error
+    const std::vector<ddp_averages::under_way> pending = averages_->take_all();
+    for (const auto& each : pending) (void)each.average.wait_for(no_timeout);
+    for (const auto& each : pending) {
+      if (!each.bucket || buckets_[*each.bucket].where.is_cpu()) continue;
+      if (each.average.failed()) {
+        make_memory(*each.bucket);  // a device may still write what it has been given before the error
       } else {
-        order(b);
-        (void)pending[b].get();  // what follows on this stream does not meet it
+        order(*each.bucket);
+        (void)each.average.get();  // what follows on this stream does not meet it
       }
     }
   }
   void send_ready(std::size_t ready) {
-    for (; sent_ != ready; ++sent_) {
-      const tensor& bucket = memory_[sent_];
-      order(sent_);
-      pending_.push_back(options_.transport(group_, bucket, options_.limit));
-      pending_.back().add_done_callback([bucket](const future<tensor>&) {});  // which it may use until then
+    while (averages_->sent() != ready) {
+      order(averages_->sent());
+      averages_->send(memory_[averages_->sent()]);
     }
   }
   // The parameters that none of the calls since the last pass depends on.
@@ -292,7 +408,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   void on_gradient_of(std::size_t i) {
     if (!sync_) return;
     const no_grad outside;
-    const std::lock_guard lock(mutex_);
+    const settling_lock lock(*this);
     const dist_pass* pass = dist_pass::running_here();
     // After this no call of the module comes before the hook has ended: its caller learns of the end of the pass first.
     if (pass && pass->over()) return;
@@ -307,9 +423,12 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
                                 group_.names()[static_cast<std::size_t>(group_.rank())]));
       }
     }
+    const std::uint64_t number = pass ? pass->number() : 0;
+    const ddp_pass_id which{pass != nullptr, pass ? number : backward_pass::running_here()};
+    bool ended = false;
     try {
-      const std::uint64_t number = pass ? pass->number() : 0;
-      if (readiness_->begun() && pass_ != number) reset();  // of a pass that failed
+      if (readiness_->begun() && pass_ != number) end_pass(begun_pass(), "another one has begun");
+      if (averages_->sent() == 0 && averages_->has_any()) reset();  // of a pass that failed
       pass_ = number;
       for (const std::size_t each : take_unused()) {
         put(each, kept_gradient(each, context.get()));
@@ -319,8 +438,11 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       send_ready(readiness_->mark(i));
       if (!readiness_->complete()) return;
       write_results(context.get());
+      ended = true;
+      end_pass(which, {});
       reset();
     } catch (...) {
+      if (!ended) end_pass(which, reason_of(current_error()));
       // The first error is the one to tell; a device that fails here, too, fails the next pass.
       (void)caught([&] { reset(); });
       throw;
@@ -329,7 +451,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
 
   void write_results(dist_context* context) {
     for (std::size_t b = 0; b != buckets_.size(); ++b) {
-      const tensor average = pending_[b].get();
+      const tensor average = averages_->wait_for(b);
       order(b);
       if (average.data() != memory_[b].data()) memory_[b].copy_(average);
     }
@@ -354,6 +476,10 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     model_->written();
   }
 
+  struct failed_pass {
+    ddp_pass_id which;
+    std::string why;
+  };
   struct noted_call {
     std::vector<std::weak_ptr<void>> outputs;
     std::vector<std::size_t> unused;  // ascending
@@ -365,19 +491,23 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   std::vector<ddp_part> trained_;    // those that require a gradient
   std::vector<engine_leaf> leaves_;  // of these, as contexts know them
   std::vector<gradient_bucket> buckets_;
-  std::mutex mutex_;             // guards the next nine; held while averages are awaited
-  std::vector<tensor> memory_;   // by bucket
-  std::vector<stream> last_on_;  // the same: the stream on which it was used last
-  std::vector<tensor> views_;    // by parameter
+  std::shared_ptr<const leaf_watcher> watcher_;
+  mutable std::mutex failures_mutex_;  // guards the next one
+  std::vector<failed_pass> failures_;  // that no thread with the mutex has seen
+  std::mutex mutex_;                   // guards the next nine; held while averages are awaited
+  std::vector<tensor> memory_;         // by bucket
+  std::vector<stream> last_on_;        // the same: the stream on which it was used last
+  std::vector<tensor> views_;          // by parameter
   std::vector<std::size_t> bucket_of_;
   std::optional<bucket_readiness> readiness_;
-  std::vector<future<tensor>> pending_;  // by bucket
-  std::size_t sent_ = 0;
+  std::optional<ddp_averages> averages_;
+  ddp_pass_id last_;               // the last one that is over
   std::uint64_t pass_ = 0;         // of the gradients that are there; 0: one of this process alone
   std::vector<noted_call> calls_;  // with find_unused: since the last pass
   std::atomic<bool> sync_ = true;
-  bool joining_ = false;
-  std::int64_t passes_ = 0;
+  ddp_join join_;
+  std::uint64_t announced_ = 0;  // how many passes are over after the one that this member has announced
+  std::int64_t passes_ = 0;      // of this member in the join
 };
 
 std::shared_ptr<ddp_core> start_ddp(std::unique_ptr<ddp_model> model, const process_group& group,

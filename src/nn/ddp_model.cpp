@@ -8,6 +8,8 @@
 #include <ferry/autograd/gradient.hpp>
 #include <ferry/nn/ddp.hpp>
 
+#include "../autograd/graph/gradient_record.hpp"
+
 namespace ferry::inline v0::detail {
 namespace {
 
@@ -33,6 +35,9 @@ class graph_model final : public ddp_model {
   }
   void after_accumulation(std::size_t trained, std::function<void()> hook) override {
     hooks_.push_back(on_accumulated(trained_[trained], [hook = std::move(hook)](const tensor&) { hook(); }));
+  }
+  void after_failure(std::size_t trained, const std::function<void()>& hook) override {
+    hooks_.push_back(gradient_record::of(trained_[trained])->add_failure_hook(hook));
   }
   [[nodiscard]] bool records() const override { return grad_enabled(); }
   [[nodiscard]] tensor gradient(std::size_t trained) const override { return grad(trained_[trained]); }

@@ -36,6 +36,9 @@ class ddp_model {
   /// Of the trained parts, by their order: calls `hook` in each pass, in a context or not, after that gradient was added; until
   /// this is destroyed.
   virtual void after_accumulation(std::size_t trained, std::function<void()> hook) = 0;
+  /// Of the trained parts, too: calls `hook` in the catch block of a pass outside of contexts that leads to that part and fails. A
+  /// library that cannot tell does nothing.
+  virtual void after_failure(std::size_t /*trained*/, const std::function<void()>& /*hook*/) {}
   /// Whether a pass can follow what the calling thread computes.
   [[nodiscard]] virtual bool records() const = 0;
 

@@ -16,6 +16,7 @@
 #include "captured_log.hpp"
 #include "cluster.hpp"
 #include "expect_error.hpp"
+#include "group/collective_purpose.hpp"
 #include "group/group_core.hpp"
 #include "processes.hpp"
 
@@ -214,6 +215,48 @@ TEST_CASE("process_group: members that differ, but send each other nothing, lear
     }
     self.barrier();
     group.barrier().get();
+  });
+}
+
+TEST_CASE("process_group: collectives that are for different things end with a mismatch, those for the same succeed") {
+  run_cluster(2, [](ferry::worker& self) {
+    const process_group group(self);
+    const tensor t = ferry::ones({3});
+    for (const bool differ : {true, false}) {
+      const auto pass = static_cast<std::uint64_t>(differ ? group.rank() : 7);
+      const ferry::context_values_scope scope(
+          ferry::detail::values_with_note({ferry::detail::bucket_purpose{1, pass, 2}.number(), {}}));
+      const ending end = end_of(group.all_reduce(t));
+      if (!differ) {
+        CHECK_MESSAGE(end.text.empty(), end.text);
+        continue;
+      }
+      CHECK(end.kind == errc::group_mismatch);
+      CHECK_MESSAGE(end.text.find("bucket 2 of pass 1") != std::string::npos, end.text);
+    }
+  });
+}
+
+TEST_CASE("process_group: what a member refuses ends on every member, in continuations, too, and the group goes on") {
+  run_cluster(3, [](ferry::worker& self) {
+    const process_group group(self);
+    const tensor t = ferry::ones({3});
+    std::vector<ferry::future<void>> pending;
+    pending.push_back(group.all_reduce(t));
+    {
+      const ferry::context_values_scope scope(
+          ferry::detail::values_with_note({0, group.rank() == 1 ? "worker1 cannot go on" : ""}));
+      pending.push_back(group.barrier());
+      pending.push_back(group.all_gather(t).then([](const tensor&) {}));
+    }
+    pending.push_back(group.barrier());
+    CHECK(end_of(pending[0]).text.empty());
+    for (const std::size_t each : {1, 2}) {
+      const ending end = end_of(pending[each]);
+      CHECK(end.kind == errc::remote_exception);
+      CHECK_MESSAGE(end.text.find("worker1 cannot go on") != std::string::npos, end.text);
+    }
+    CHECK(end_of(pending[3]).text.empty());
   });
 }
 

@@ -2,7 +2,9 @@
 
 #include <ferry/nn/ddp.hpp>
 
+#include <chrono>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -104,6 +106,48 @@ TEST_CASE("[row 301] ddp: remote layers on the CPU and averaged layers on device
       const tensor all = group.all_gather(gradient.to(host)).get();
       CHECK(ferry::equal(all.select(0, 0), all.select(0, 1)));
       for (const tensor& each : before.parameters()) ferry::set_grad(each, tensor());
+    }
+    self.barrier();
+  });
+}
+
+TEST_CASE("ddp: a pass on devices that fails at one member fails at all, and the next one is right") {
+  ferry_test::run_cluster(trainers, [](ferry::worker& self) {
+    const process_group group(self, ferry::all_workers, {.limit = std::chrono::seconds(300)});
+    const device gpu = gpu_of(group.rank());
+    nn::linear layer = layer_of(1);
+    nn::to(layer, gpu);
+    ddp model(layer, group, {.bucket_bytes = 16, .first_bucket_bytes = 16});
+    const tensor x = batch_of(group.rank()).to(gpu);
+    for (int round = 0; round != 6; ++round) {
+      for (const tensor& each : model.parameters()) ferry::set_grad(each, tensor());
+      const tensor y = model(x);
+      const bool fails = round % 2 == 0;
+      // At rank 1 the first time before all buckets, then between two.
+      ferry::gradient_hook hook;
+      if (fails && group.rank() == 1) {
+        const auto gives_up = [](const tensor&) -> tensor { throw std::runtime_error("the hook gave up"); };
+        hook = round == 0 ? ferry::on_gradient(y, gives_up) : ferry::on_gradient(model.module().weight, gives_up);
+      }
+      std::string error;
+      try {
+        ferry::backward(loss_of(y));
+      } catch (const std::exception& problem) {
+        error = problem.what();
+      }
+      hook.remove();
+      CHECK_MESSAGE((error.find("the hook gave up") != std::string::npos) == fails, error);
+      if (fails) continue;
+      const tensor all = group.all_gather(ferry::grad(model.module().weight).to(host)).get();
+      CHECK(ferry::equal(all.select(0, 0), all.select(0, 1)));
+      tensor sum;
+      const nn::linear alone = layer_of(1);
+      for (int rank = 0; rank != trainers; ++rank) {
+        const tensor loss = loss_of(alone(batch_of(rank)));
+        sum = sum.defined() ? sum + loss : loss;
+      }
+      ferry::backward(sum * (1.0 / trainers));
+      CHECK(close(all.select(0, 0), ferry::grad(alone.weight)));
     }
     self.barrier();
   });

@@ -35,7 +35,8 @@ namespace nn {
 /// workers. Parameters outside of the module keep gradients of their own.
 ///
 /// Every member makes the same passes, one at a time. A pass of a member waits for those of all others; errors of the group end
-/// it. A parameter that gets no gradient in a pass leaves the averages incomplete: the next call throws errc::invalid_argument
+/// it, and so does a failure of the pass at another member: errc::remote_exception, with the member and the reason. All go on with the
+/// next pass. A parameter that gets no gradient in a pass leaves the averages incomplete: the next call throws errc::invalid_argument
 /// with the names of such parameters, and what to do. Sparse gradients are refused, and so is backward() with `then` where the
 /// optimizer has parameters at this worker. Gradients on devices have
 /// their buckets there. Not thread-safe.
@@ -59,7 +60,8 @@ class ddp {
 
   /// For members with different numbers of batches: runs `body`, in which each call of the module is followed by one pass, and then
   /// takes part with zeros until all members have finished theirs. Averages are over all members, also those that have
-  /// finished. Ends with the parameters of a member that made the most passes, on all of them. Every member calls it.
+  /// finished. Ends with the parameters of a member that made the most passes, on all of them. Every member calls it. An
+  /// exception of `body` ends it on all members: errc::remote_exception for the others, with the name of one that has thrown.
   template <class Body>
   void join(Body&& body) {
     detail::join_with(*core_, body);

@@ -21,7 +21,8 @@ namespace nn {
 
 /// How a bucket of gradients becomes the average of those of all members: begins it and returns the future of it, of the same
 /// shape and dtype. It makes the same collectives on every member. The bucket may be written; it lives until the future is
-/// complete.
+/// complete. For a pass that has failed at this member it is called with zeros, within context values that let all collectives made
+/// under them fail.
 using bucket_transport = std::function<future<tensor>(const process_group& group, const tensor& bucket, timeout limit)>;
 /// An all_reduce; the default.
 [[nodiscard]] bucket_transport average_in_place();

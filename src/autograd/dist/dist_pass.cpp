@@ -190,6 +190,7 @@ void dist_pass::discover(std::span<const root> roots) {
       edges_.push_back(to);
     }
   }
+  find_watchers();
   left_ = nodes_.size();
   if (asker_) {
     left_for_asker_ = static_cast<std::size_t>(
@@ -199,6 +200,22 @@ void dist_pass::discover(std::span<const root> roots) {
     const auto number = numbers_.find(wanted_[i].edge.to.node());
     if (number != numbers_.end()) wanted_of_[number->second].push_back({wanted_[i].edge.value, i});
   }
+}
+
+void dist_pass::find_watchers() {
+  if (!header_->accumulates) return;
+  std::vector<std::shared_ptr<const leaf_watcher>> found = context_->home().watchers();
+  std::erase_if(found, [this](const auto& each) {
+    return std::none_of(each->leaves.begin(), each->leaves.end(),
+                        [this](const void* leaf) { return numbers_.contains(leaf); });
+  });
+  if (found.empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!over_) return watchers_.swap(found);
+  }
+  const pass_failure why{static_cast<std::uint32_t>(errc::call_cancelled), {}, "it was over before it began"};
+  for (const auto& each : found) each->failed(header_->pass, why);
 }
 
 bool dist_pass::goes_to_asker(const node_ref& what) const noexcept {

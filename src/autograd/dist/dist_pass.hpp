@@ -24,6 +24,7 @@
 
 namespace ferry::inline v0::detail {
 
+struct leaf_watcher;
 class time_limit;
 
 /// Numbers the nodes that the roots and the worker's messages in the pass lead to, counts for each how many gradients will
@@ -119,6 +120,7 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   // On the thread that drives; nothing else touches what they use.
   std::uint32_t number_of(const node_ref& what);
   void discover(std::span<const root> roots);
+  void find_watchers();
   void take(arrival&& arrived);
   void arrive(std::uint32_t number, std::uint32_t value, tensor&& gradient, const stream& from);
   void one_arrived(std::uint32_t number);
@@ -185,7 +187,8 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   std::atomic<bool> over_{false};  // set under the mutex
   mutable std::mutex mutex_;       // guards the rest
   std::vector<arrival> inbox_;
-  bool driving_ = true;  // its maker drives first
+  std::vector<std::shared_ptr<const leaf_watcher>> watchers_;  // of leaves that it leads to
+  bool driving_ = true;                                        // its maker drives first
   std::size_t unanswered_ = 0;
   std::vector<future<pass_answer>> calls_;  // with gradients, to other workers
   std::vector<stream> streams_;  // on which gradients were computed: the driving thread reads without the lock

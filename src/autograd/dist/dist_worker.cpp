@@ -297,6 +297,21 @@ void dist_worker::on_member_end(worker_id id, incarnation_id incarnation) noexce
   if (problem) log(log_level::error, "contexts of a worker that is gone stay: " + describe_exception(problem));
 }
 
+void dist_worker::add_watcher(const std::shared_ptr<const leaf_watcher>& watcher) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(watchers_, [](const auto& each) { return each.expired(); });
+  watchers_.push_back(watcher);
+}
+
+std::vector<std::shared_ptr<const leaf_watcher>> dist_worker::watchers() const {
+  std::vector<std::shared_ptr<const leaf_watcher>> all;
+  const std::lock_guard lock(mutex_);
+  for (const auto& each : watchers_) {
+    if (auto present = each.lock()) all.push_back(std::move(present));
+  }
+  return all;
+}
+
 void dist_worker::close() noexcept {
   std::map<std::uint64_t, std::shared_ptr<dist_context>> left;
   {

@@ -22,6 +22,7 @@
 #include "../../transport/reactor/time_limit.hpp"
 #include "autograd_record.hpp"
 #include "dist_context.hpp"
+#include "pass_messages.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -45,6 +46,13 @@ class update_table {
   mutable std::mutex mutex_;  // guards the next two
   std::uint64_t next_ = first_number_of_incarnation();
   std::unordered_map<std::uint64_t, std::shared_ptr<const update>> all_;
+};
+
+/// What hears of failures of passes that lead to some of its leaves, at one worker.
+struct leaf_watcher {
+  std::vector<const void*> leaves;  ///< nodes
+  /// On any thread, before the caller of the pass hears of it. Must not wait for the pass.
+  std::function<void(std::uint64_t pass, const pass_failure& why)> failed;
 };
 
 /// An attachment of every worker of a process that has loaded the library, and the reader of its records. Thread-safe.
@@ -97,6 +105,10 @@ class dist_worker final : public worker_attachment,
   /// Passes that are over while a thread still runs a node of theirs.
   void count_stragglers(int change) noexcept { stragglers_.fetch_add(change); }
   [[nodiscard]] int stragglers() const noexcept { return stragglers_.load(); }
+
+  /// Of passes that begin at this worker from now on, while the caller keeps it.
+  void add_watcher(const std::shared_ptr<const leaf_watcher>& watcher);
+  [[nodiscard]] std::vector<std::shared_ptr<const leaf_watcher>> watchers() const;
 
   // worker_attachment
   void on_member_event(const member_event& event) noexcept override;
@@ -155,6 +167,7 @@ class dist_worker final : public worker_attachment,
   mutable std::atomic<std::int32_t> id_{-1};
   mutable std::mutex mutex_;  // guards the rest
   bool closed_ = false;
+  std::vector<std::weak_ptr<const leaf_watcher>> watchers_;
   mutable worker_info info_;
   std::uint64_t next_context_ = first_number_;
   std::map<std::uint64_t, std::shared_ptr<dist_context>> contexts_;

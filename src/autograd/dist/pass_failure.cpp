@@ -160,14 +160,20 @@ void dist_pass::fail(const pass_failure& why, heard where) {
 void dist_pass::end(const pass_failure& why, heard where) {
   std::vector<future<pass_answer>> calls;
   std::vector<stream> streams;
+  std::vector<std::shared_ptr<const leaf_watcher>> watchers;
   {
     const std::lock_guard lock(mutex_);
     calls.swap(calls_);
+    watchers.swap(watchers_);
     streams = streams_;
   }
   // What was added stays: readers, and later passes, come after it.
   if (auto problem = caught([&] { context_->gradients_on(streams); }))
     log(log_level::error, "gradients of a failed pass are not ordered: " + describe_exception(problem));
+  for (const auto& each : watchers) {
+    if (auto problem = caught([&] { each->failed(header_->pass, why); }))
+      log(log_level::error, "a module does not hear that a pass has failed: " + describe_exception(problem));
+  }
   (void)context_->note_failure(header_->pass, why);
   context_->home().count_passes(-1);  // before others find that it is over
   context_->end_pass(*this);

@@ -1,6 +1,7 @@
 #include "backward_pass.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <utility>
 
@@ -28,6 +29,8 @@ void within(const graph_node& what, F&& run) {
     throw_error(e.kind(), fmt::format("backward of {}: {}", what.describe(), e.message()));
   }
 }
+
+thread_local constinit const backward_pass* running_backward_of_thread = nullptr;
 
 void check_result(const tensor& gradient, const value_facts& facts, std::size_t input) {
   if (value_facts::of(gradient) == facts) return;
@@ -126,7 +129,36 @@ void backward_pass::find_wanted() {
   }
 }
 
+std::uint64_t backward_pass::running_here() noexcept {
+  static std::atomic<std::uint64_t> last{0};
+  const backward_pass* const pass = running_backward_of_thread;
+  if (!pass) return 0;
+  if (pass->unique_ == 0) pass->unique_ = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  return pass->unique_;
+}
+
 void backward_pass::run() {
+  struct scope {  // a node may run another pass
+    const backward_pass* const former;
+    ~scope() { running_backward_of_thread = former; }
+  };
+  const scope here{std::exchange(running_backward_of_thread, this)};
+  try {
+    run_nodes();
+  } catch (...) {
+    if (targets_.empty()) tell_leaves();
+    throw;
+  }
+}
+
+void backward_pass::tell_leaves() const noexcept {
+  for (const entry& each : nodes_) {
+    if (!each.what->edges().empty()) continue;
+    if (const auto* leaf = dynamic_cast<const accumulator*>(each.what)) leaf->call_failed();
+  }
+}
+
+void backward_pass::run_nodes() {
   discover();
   if (!targets_.empty()) find_wanted();
   for (std::size_t i = 0; i != roots_.size(); ++i) {

@@ -31,8 +31,10 @@ class backward_pass {
   /// The pass finds the gradient that arrives there, and runs only nodes that lead to such places; leaves keep theirs. Call
   /// after the roots. Returns the number of the result.
   std::size_t add_target(const graph_edge& target);
-  /// Throws what nodes and hooks throw.
+  /// Throws what nodes and hooks throw. Leaves that it has numbered hear of that, unless it only finds gradients.
   void run();
+  /// The number of the pass that runs on the calling thread, unique in the process; 0: none does.
+  [[nodiscard]] static std::uint64_t running_here() noexcept;
   /// After run(): undefined if none arrived.
   [[nodiscard]] tensor result(std::size_t number) { return std::move(targets_[number].found); }
 
@@ -49,6 +51,8 @@ class backward_pass {
     tensor found;
   };
 
+  void run_nodes();
+  void tell_leaves() const noexcept;  // in a catch block
   std::uint32_t number_of(graph_node& what);
   [[nodiscard]] std::uint32_t known_number(const graph_node& what) const noexcept;
   void discover();
@@ -67,6 +71,7 @@ class backward_pass {
   }
 
   const bool keeps_graph_;
+  mutable std::uint64_t unique_ = 0;  // once it was asked for
   std::vector<graph_edge> roots_;
   std::vector<tensor> root_gradients_;
   std::vector<entry> nodes_;

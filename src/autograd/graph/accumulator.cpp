@@ -1,5 +1,8 @@
 #include "accumulator.hpp"
 
+#include <ferry/base/log.hpp>
+#include <ferry/rpc/detail/future_state.hpp>
+
 namespace ferry::inline v0::detail {
 
 void accumulator::call_hooks(tensor& gradient, bool only_finds) const {
@@ -26,6 +29,16 @@ void accumulator::call_accumulated() const {
     tensor leaf = leaf_;
     hooks->call(*this, 1, leaf, false);
   }
+}
+
+void accumulator::call_failed() const noexcept {
+  const auto problem = caught([&] {
+    const auto hooks = record_->leaf_hooks();
+    if (!hooks || !hooks->has_any_of(2)) return;
+    tensor leaf = leaf_;
+    hooks->call(*this, 2, leaf, false);
+  });
+  if (problem) log(log_level::error, "a hook of a leaf does not hear that a pass has failed");
 }
 
 }  // namespace ferry::inline v0::detail

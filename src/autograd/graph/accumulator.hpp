@@ -21,6 +21,8 @@ class accumulator final : public graph_node {
   void apply_rows(std::vector<sparse_tensor>&& rows) const;
   /// Lets the leaf's hooks hear that its gradient was added.
   void call_accumulated() const;
+  /// Lets them hear, in a catch block, that a pass which leads here has failed.
+  void call_failed() const noexcept;
 
  private:
   const tensor leaf_;

@@ -155,6 +155,13 @@ gradient_hook gradient_record::add_accumulated_hook(std::function<void(const ten
   });
 }
 
+gradient_hook gradient_record::add_failure_hook(std::function<void()> hook) {
+  return own_hooks().add(2, [call = std::move(hook)](const tensor&) -> tensor {
+    call();
+    return {};
+  });
+}
+
 std::shared_ptr<gradient_hooks> gradient_record::leaf_hooks() const {
   std::lock_guard lock(mutex_);
   return leaf_hooks_;

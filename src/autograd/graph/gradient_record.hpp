@@ -84,7 +84,9 @@ class gradient_record final : public tensor_hooks, public std::enable_shared_fro
   void retain();
   gradient_hook add_hook(std::function<tensor(const tensor&)> hook);
   gradient_hook add_accumulated_hook(std::function<void(const tensor&)> hook);
-  /// Of a leaf: value 0 is its gradient, value 1 the leaf itself, once that was added. Null: none.
+  /// Of a leaf: called in the catch block of a pass on one worker that leads to it and fails.
+  gradient_hook add_failure_hook(std::function<void()> hook);
+  /// Of a leaf: value 0 is its gradient, value 1 the leaf itself, once that was added, value 2 as well, where a pass fails. Null: none.
   [[nodiscard]] std::shared_ptr<gradient_hooks> leaf_hooks() const;
 
   void viewed(const operation& what, const tensor& base, tensor& view) override;

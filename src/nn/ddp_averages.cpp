@@ -1,0 +1,68 @@
+#include "ddp_averages.hpp"
+
+#include <utility>
+
+#include <ferry/autograd/grad_mode.hpp>
+#include <ferry/base/log.hpp>
+#include <ferry/rpc/detail/future_state.hpp>
+#include <ferry/tensor/factories.hpp>
+
+#include "../group/collective_purpose.hpp"
+#include "../group/group_core.hpp"
+#include "../group/group_operations.hpp"
+#include "../rpc/worker/worker_core.hpp"
+
+namespace ferry::inline v0::detail {
+
+context_values ddp_averages::values_of_next(const std::string& refusal) const {
+  return values_with_note({bucket_purpose{module_, passes_, sent_}.number(), refusal});
+}
+context_values ddp_averages::values_of_join() const {
+  return values_with_note({bucket_purpose{module_, passes_, bucket_purpose::joining}.number(), {}});
+}
+
+void ddp_averages::send(const tensor& memory) {
+  const std::uint64_t before = group_.core()->next_number();
+  auto problem = caught([&] {
+    const context_values_scope scope(values_of_next({}));
+    averages_.push_back({sent_, transport_(group_, memory, limit_)});
+  });
+  if (problem) {
+    if (group_.core()->next_number() != before) ++sent_;  // it has made its collectives
+    std::rethrow_exception(problem);
+  }
+  ++sent_;
+  averages_.back().average.add_done_callback([memory](const future<tensor>&) {});  // which it may use until then
+}
+
+// The transport itself says which collectives there are. It gets other memory: that of the bucket may be in use by a pass before.
+void ddp_averages::refuse_next(const gradient_bucket& bucket, const context_values& values) {
+  const context_values_scope scope(values);
+  const std::uint64_t before = group_.core()->next_number();
+  auto problem = caught([&] {
+    const tensor memory = zeros({bucket.elements}, bucket.type, bucket.where);
+    averages_.push_back({std::nullopt, transport_(group_, memory, limit_)});
+  });
+  if (!problem || group_.core()->next_number() != before) return;
+  (void)run_in_place(group_.core(), {.op = collective::barrier, .limit = limit_});  // one number for it
+}
+
+void ddp_averages::end_pass(const std::vector<gradient_bucket>& buckets, const std::string& why) noexcept {
+  auto problem = caught([&] {
+    if (group_.size() == 1) return;
+    const no_grad outside;
+    for (; sent_ < buckets.size(); ++sent_) refuse_next(buckets[sent_], values_of_next(why));
+  });
+  if (problem)
+    log(log_level::error, "other members do not hear that a pass has failed: " + describe_exception(problem));
+  ++passes_;
+  sent_ = 0;
+  first_of_pass_ = averages_.size();
+}
+
+std::vector<ddp_averages::under_way> ddp_averages::take_all() noexcept {
+  first_of_pass_ = 0;
+  return std::exchange(averages_, {});
+}
+
+}  // namespace ferry::inline v0::detail
