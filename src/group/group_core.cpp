@@ -501,7 +501,8 @@ std::string group_core::describe(const collective_key& key, const collective_sig
 
 std::string group_core::reason_of(const collective_key& key, int member, std::string_view text) const {
   const std::string of_it = describe(key) + ": ";
-  if (const auto at = text.find(of_it); at != std::string_view::npos) return std::string(text.substr(at + of_it.size()));
+  if (const auto at = text.find(of_it); at != std::string_view::npos)
+    return std::string(text.substr(at + of_it.size()));
   return fmt::format("{}: {}", name_of(member), text);
 }
 

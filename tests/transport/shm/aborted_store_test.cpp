@@ -141,7 +141,7 @@ void end_at_every_store(std::uint64_t messages, const std::string& memory, long 
 
 }  // namespace
 
-TEST_CASE("a process that ends at any store to what both ends share of a ring harms nobody") {
+TEST_CASE("a process that ends at any store to what both ends share of a ring harms no other") {
   if (child_process::current_role() == "sender") return send_until_death();
   if (!ferry_test::can_step) return;
   SUBCASE("one small message, and all of the memory") { end_at_every_store(exchange::plain, "everything", 5); }
