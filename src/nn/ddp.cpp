@@ -1,6 +1,7 @@
 #include <ferry/nn/ddp_options.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -125,8 +127,9 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     refuse_if_incomplete();
     join_.check();
     if (!join_.is_inside()) return;
+    end_announced_pass();
     (void)join_.announce(true, sync_, values_of_join());
-    const std::lock_guard lock(mutex_);
+    const settling_lock lock(*this);
     announced_ = averages_->passes() + 1;
     ++passes_;
   }
@@ -176,7 +179,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   void finish_join() {
     auto problem = caught([&] {
       join_.check();
-      end_incomplete_pass();
+      end_announced_pass();
       while (join_.announce(false, false, values_of_join())) make_pass_of_zeros();
       join_.finish();
     });
@@ -211,10 +214,15 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     last_on_[b] = now;
   }
 
-  // The last one of this member: others may wait for what is missing.
-  void end_incomplete_pass() {
+  // In a join: the last one of this member, whose others may wait for what is missing. It may not have begun, although a call of the
+  // module said that it would: the module or the loss has thrown.
+  void end_announced_pass() {
     const settling_lock lock(*this);
-    if (readiness_->begun()) end_pass(begun_pass(), "parameters got no gradient");
+    if (readiness_->begun()) {
+      end_pass(begun_pass(), "parameters got no gradient");
+    } else if (averages_->passes() < announced_) {
+      end_pass({}, "no pass followed a call of the module");
+    }
   }
   [[nodiscard]] context_values values_of_join() {
     const settling_lock lock(*this);
@@ -266,19 +274,23 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   }
   // Waits for nothing: what has the mutex looks once more when it lets go of it.
   void settle() noexcept {
-    while (has_failures()) {
+    while (has_failures() && holder_.load() != std::this_thread::get_id()) {
       const std::unique_lock lock(mutex_, std::try_to_lock);
       if (!lock) return;
+      holder_.store(std::this_thread::get_id());
       take_failures();
+      holder_.store({});
     }
   }
   class settling_lock {
    public:
     explicit settling_lock(ddp_core& of) : of_(of) {
       of_.mutex_.lock();
+      of_.holder_.store(std::this_thread::get_id());
       of_.take_failures();
     }
     ~settling_lock() {
+      of_.holder_.store({});
       of_.mutex_.unlock();
       of_.settle();
     }
@@ -296,7 +308,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       failures.swap(failures_);
     }
     for (const failed_pass& each : failures) {
-      if (each.which != last_) end_pass(each.which, each.why);
+      if (std::find(over_.begin(), over_.end(), each.which) == over_.end()) end_pass(each.which, each.why);
     }
   }
   // That of the gradients that are there.
@@ -313,7 +325,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     });
     if (problem)
       log(log_level::error, "other members do not hear that a pass has failed: " + describe_exception(problem));
-    last_ = which;
+    over_[next_over_++ % over_.size()] = which;
     pass_ = 0;
     readiness_->reset();
     calls_.clear();
@@ -492,16 +504,18 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   std::vector<engine_leaf> leaves_;  // of these, as contexts know them
   std::vector<gradient_bucket> buckets_;
   std::shared_ptr<const leaf_watcher> watcher_;
-  mutable std::mutex failures_mutex_;  // guards the next one
-  std::vector<failed_pass> failures_;  // that no thread with the mutex has seen
-  std::mutex mutex_;                   // guards the next nine; held while averages are awaited
-  std::vector<tensor> memory_;         // by bucket
-  std::vector<stream> last_on_;        // the same: the stream on which it was used last
-  std::vector<tensor> views_;          // by parameter
+  mutable std::mutex failures_mutex_;      // guards the next one
+  std::vector<failed_pass> failures_;      // that no thread with the mutex has seen
+  std::atomic<std::thread::id> holder_{};  // of the mutex; others see it too late
+  std::mutex mutex_;                       // guards the next ten; held while averages are awaited
+  std::vector<tensor> memory_;             // by bucket
+  std::vector<stream> last_on_;            // the same: the stream on which it was used last
+  std::vector<tensor> views_;              // by parameter
   std::vector<std::size_t> bucket_of_;
   std::optional<bucket_readiness> readiness_;
   std::optional<ddp_averages> averages_;
-  ddp_pass_id last_;               // the last one that is over
+  std::array<ddp_pass_id, 16> over_{};  // the last ones that are over
+  std::size_t next_over_ = 0;
   std::uint64_t pass_ = 0;         // of the gradients that are there; 0: one of this process alone
   std::vector<noted_call> calls_;  // with find_unused: since the last pass
   std::atomic<bool> sync_ = true;

@@ -352,6 +352,27 @@ TEST_CASE("ddp: a pass that fails within join() where the body goes on leaves al
   });
 }
 
+TEST_CASE("ddp: a call of the module within join() that no pass follows fails that pass of the others, and all go on") {
+  run_cluster(3, [](ferry::worker& self) {
+    const process_group group(self, ferry::all_workers, patient());
+    ddp<pair_model> model(pair_model(), group, one_each());
+    const bool odd = group.rank() == 1;
+    for (const bool is_last : {false, true}) {
+      CAPTURE(is_last);
+      model.join([&] {
+        const std::string error = error_of([&] {
+          const tensor y = model(batch_of(group.rank()));
+          if (odd) throw std::runtime_error("no loss");
+          ferry::backward(y);
+        });
+        CHECK_MESSAGE(has(error, odd ? "no loss" : "no pass followed a call of the module"), error);
+        if (!is_last) check_pass(model, group);
+      });
+    }
+    check_pass(model, group);
+  });
+}
+
 TEST_CASE("ddp: join() is over for a body that goes on after its end with an error") {
   run_cluster(2, [](ferry::worker& self) {
     const process_group group(self, ferry::all_workers, patient());

@@ -138,11 +138,12 @@ std::uint64_t backward_pass::running_here() noexcept {
 }
 
 void backward_pass::run() {
-  struct scope {  // a node may run another pass
+  struct scope {
     const backward_pass* const former;
     ~scope() { running_backward_of_thread = former; }
   };
-  const scope here{std::exchange(running_backward_of_thread, this)};
+  const scope here{running_backward_of_thread};
+  if (!here.former) running_backward_of_thread = this;  // a pass that a node runs is a part of that pass
   try {
     run_nodes();
   } catch (...) {

@@ -33,7 +33,7 @@ class backward_pass {
   std::size_t add_target(const graph_edge& target);
   /// Throws what nodes and hooks throw. Leaves that it has numbered hear of that, unless it only finds gradients.
   void run();
-  /// The number of the pass that runs on the calling thread, unique in the process; 0: none does.
+  /// The number of the pass that runs on the calling thread, the outermost one, unique in the process; 0: none does.
   [[nodiscard]] static std::uint64_t running_here() noexcept;
   /// After run(): undefined if none arrived.
   [[nodiscard]] tensor result(std::size_t number) { return std::move(targets_[number].found); }

@@ -17,7 +17,7 @@ constexpr std::string_view no_answer = "; but the group's store, which records n
 
 // How long the log is waited for before a call of a worker that is gone fails: another one may have its name or id by now. Once it
 // was not read in time, such calls fail at once for a while, since the store may have gone with the worker.
-constexpr std::chrono::milliseconds wait_for_successor{500};
+constexpr std::chrono::milliseconds wait_for_successor{1000};
 constexpr std::chrono::seconds no_wait_after_silence{2};
 
 bool is_gone(const peer& place) {
@@ -45,13 +45,16 @@ peer* worker_group::look_up(deadline until, const Find& find, bool& read) const 
   read = true;
   if (!own_.dynamic() || own_.ended()) return found;
   if (found) {
-    if (!is_gone(*found) || clock::now().time_since_epoch().count() < no_wait_until_.load(std::memory_order_relaxed))
+    const auto begun = clock::now();
+    if (!is_gone(*found) || until.expired() ||
+        begun.time_since_epoch().count() < no_wait_until_.load(std::memory_order_relaxed))
       return found;
     const auto successor = [&] {
       const peer* const now = find();
       return now && !is_gone(*now);
     };
-    if (!access_.read_log(std::min(until, deadline::after(wait_for_successor)), successor))
+    const bool answered = access_.read_log(std::min(until, deadline::after(wait_for_successor)), successor);
+    if (!answered && !until.expired())
       no_wait_until_.store((clock::now() + no_wait_after_silence).time_since_epoch().count(),
                            std::memory_order_relaxed);
     return find();

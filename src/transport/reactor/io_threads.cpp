@@ -39,11 +39,11 @@ std::chrono::milliseconds pause_after(int looks_in_vain) noexcept {
   return looks_in_vain < 2 * looks_before_longer ? 2 * quiet_tick : longest_pause * quiet_tick;
 }
 
-// What need not be looked at soon is looked at together, so that one wake-up of the monitor is enough: after one to two
-// intervals.
+// What need not be looked at soon is looked at together, so that one wake-up of the monitor is enough: at multiples of the
+// interval, the first time after half of it to one and a half.
 clock::time_point next_look(clock::time_point now, std::chrono::milliseconds interval) noexcept {
-  const auto due = now + interval;
-  if (interval < quiet_tick) return due;
+  if (interval < quiet_tick) return now + interval;
+  const auto due = now + interval / 2;
   const auto past = due.time_since_epoch() % interval;
   return past == clock::duration::zero() ? due : due - past + interval;
 }
