@@ -18,6 +18,8 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include "sanitizers.hpp"
+
 namespace ferry_test {
 
 /// The memory of this process whose mapping has that name in /proc/self/maps; there must be one.
@@ -37,9 +39,10 @@ inline std::span<std::byte> mapped_memory(const std::string& name) {
   return found;
 }
 
-/// Where the processor can be told to make one step.
+/// Where the processor can be told to make one step. Not under the thread sanitizer, which holds locks of its own during a store that
+/// its part of the handlers of signals needs.
 #ifdef __x86_64__
-inline constexpr bool can_step = true;
+inline constexpr bool can_step = !thread_sanitized;
 #else
 inline constexpr bool can_step = false;
 #endif
