@@ -260,7 +260,7 @@ class stream_connection final : public connection,
 
   const int busy_poll_;
   std::atomic<int> reader_{being_read};  // until start() has ended
-  // This and the next eight belong to the reading thread.
+  // This and the next seven belong to the reading thread.
   frame_reader reader_state_;
   clock::time_point read_at_;  // when the last bytes were read
   clock::time_point arrived_;  // the same for the first message of them; further ones have waited for those before them
@@ -270,7 +270,6 @@ class stream_connection final : public connection,
   int kept_trusts_ = 0;
   adaptive_spin spin_;
   bool closed_reported_ = false;
-  int wake_ups_left_ = 0;  // with rings: events of the socket since it was last emptied
   struct turn : work {
     std::shared_ptr<stream_connection> of;  // while it is posted
   };

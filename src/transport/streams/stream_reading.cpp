@@ -19,7 +19,6 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr int most_wake_ups_left = 16;                        // reports whose wake-ups stay in the socket
 constexpr std::size_t read_round = 1024 * 1024;               // bytes read before queued work gets a turn
 constexpr std::chrono::microseconds driver_yield_after{200};  // a driver that slept longer must yield to a new one
 // How long a connection may stay unwatched after the last drive, on average one and a half times: more often the monitor
@@ -210,11 +209,7 @@ stream_connection::outcome stream_connection::receive(std::size_t& received, boo
 void stream_connection::read_all(bool to_the_end) noexcept {
   std::size_t round = 0;
   if (over_rings_) {
-    // The reactor reports every wake-up, whether or not those before it were taken, but a full socket takes no more of them.
-    if (to_the_end || ++wake_ups_left_ == most_wake_ups_left) {
-      wake_ups_left_ = 0;
-      take_wake_ups(false);
-    }
+    take_wake_ups(false);
     to_the_end = to_the_end || hung_up_.load();
   }
   for (;;) {
