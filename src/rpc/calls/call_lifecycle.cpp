@@ -8,7 +8,7 @@
 #include <ferry/base/log.hpp>
 #include <ferry/rpc/interceptor.hpp>
 
-#include "../../base/text_of.hpp"
+#include "../../base/what_of.hpp"
 #include "../pipeline/library_clients.hpp"
 #include "../worker/worker_core.hpp"
 #include "call_report.hpp"
@@ -59,7 +59,7 @@ void tell_reason(const std::exception_ptr& why, const Tell& tell) noexcept {
   } catch (const std::bad_alloc& e) {
     tell(errc::out_of_memory, e.what());
   } catch (const std::exception& e) {
-    tell(errc::invalid_argument, text_of(e));
+    tell(errc::invalid_argument, what_of(e));
   } catch (...) {
     tell(errc::invalid_argument, "an exception of an unknown type");
   }

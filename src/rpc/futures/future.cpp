@@ -4,7 +4,7 @@
 
 #include <ferry/base/log.hpp>
 
-#include "../../base/text_of.hpp"
+#include "../../base/what_of.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -28,7 +28,7 @@ void log_callback_error() noexcept {
     try {
       std::rethrow_exception(detail::current_error());
     } catch (const std::exception& e) {
-      what = text_of(e);
+      what = what_of(e);
     } catch (...) {  // its type offers no description
     }
     log(log_level::error,

@@ -22,7 +22,7 @@
 #include <ferry/base/type_name.hpp>
 #include <ferry/rpc/future.hpp>
 
-#include "../../base/text_of.hpp"
+#include "../../base/what_of.hpp"
 #include "../worker/worker_core.hpp"
 
 namespace ferry::inline v0::detail {
@@ -43,7 +43,7 @@ std::string thrown_text(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (const std::exception& e) {
-    return text_of(e);
+    return what_of(e);
   } catch (const std::string& text) {
     return text;
   } catch (const char* text) {
