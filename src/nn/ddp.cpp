@@ -506,7 +506,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   std::shared_ptr<const leaf_watcher> watcher_;
   mutable std::mutex failures_mutex_;      // guards the next one
   std::vector<failed_pass> failures_;      // that no thread with the mutex has seen
-  std::atomic<std::thread::id> holder_{};  // of the mutex; others see it too late
+  std::atomic<std::thread::id> holder_{};  // the thread that has the mutex: each looks for itself only
   std::mutex mutex_;                       // guards the next ten; held while averages are awaited
   std::vector<tensor> memory_;             // by bucket
   std::vector<stream> last_on_;            // the same: the stream on which it was used last

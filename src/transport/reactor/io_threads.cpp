@@ -650,8 +650,8 @@ void io_threads::monitor_main() noexcept {
     auto until = clock::time_point::max();
     if (ticking_.load()) until = quiet == 0 ? now + tick : next_look(now, pause_after(in_vain));
     if (!timers_.empty()) until = std::min(until, timers_.begin()->first);
-    sleeps_until_.store(
-        until.time_since_epoch().count());  // before first_watch(): watch_later() looks in the other order
+    // Before first_watch(): watch_later() looks in the other order.
+    sleeps_until_.store(until.time_since_epoch().count());
     if (const auto first = first_watch(); first < until) {
       until = first;
       sleeps_until_.store(until.time_since_epoch().count());
