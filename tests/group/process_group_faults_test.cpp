@@ -131,16 +131,19 @@ TEST_CASE("process_group: cancelling a future ends the collective on every membe
         self.barrier();
         if (rank == 0) begun.cancel();
         ending end;
-        if (rank == 0) {
-          end = end_of(begun);
-          t.fill_(-7);  // it is the caller's again
-        }
+        if (rank != 2) end = end_of(begun);
+        if (rank == 0) t.fill_(-7);  // it is the caller's again
         self.barrier();
-        if (rank == 2) begun = group.all_reduce(t);
-        if (rank != 0) end = end_of(begun);
-        CHECK(end.kind == errc::call_cancelled);
-        CHECK_MESSAGE(has(end, "all_reduce(sum) of f32"), end.text);
-        CHECK_MESSAGE(has(end, "worker0 has cancelled it"), end.text);
+        if (rank == 2) end = end_of(group.all_reduce(t));
+        // The one that comes last has what the others had sent, which may be all it needs, before it hears of the end.
+        if (rank != 2 || !end.text.empty()) {
+          CHECK(end.kind == errc::call_cancelled);
+          CHECK_MESSAGE(has(end, "all_reduce(sum) of f32"), end.text);
+          CHECK_MESSAGE(has(end, "worker0 has cancelled it"), end.text);
+        } else {
+          CHECK(t.at<float>(0) == 6);
+          CHECK(t.at<float>(count - 1) == 6);
+        }
         // The members are in step.
         const tensor next = ferry::full({count}, rank + 1, ferry::dtype::f32);
         group.all_reduce(next).get();

@@ -55,7 +55,9 @@ struct group_options {
 /// As soon as a collective cannot succeed it ends for every member that has not completed it, with one error that names a
 /// culprit, and so does the call of a member that comes later: errc::rpc_timeout when the first member's limit expires,
 /// naming the members that have not called it; errc::group_mismatch where two members differ in operation, reduction,
-/// root, shape or dtype, naming both; errc::peer_lost for a member that has died or left, or a connection that was lost.
+/// root, shape or dtype, naming both; errc::call_cancelled, naming the member that cancelled its future; errc::peer_lost for a
+/// member that has died or left, or a connection that was lost. A member that comes later, to which the others had sent all that
+/// it needs, may have the result instead.
 /// The tensors of a collective that failed have unspecified elements. After the death of a member every collective fails,
 /// until shrink(); after all other errors the group goes on. Calls throw errc::invalid_argument, bad_shape, bad_dtype and
 /// device_failure for what they cannot do, and then take no part. Thread-safe; threads that make collectives of one group at once
