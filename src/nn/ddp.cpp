@@ -348,8 +348,8 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
         errc::invalid_argument,
         fmt::format("ddp: in the last pass these parameters got no gradient, and nothing was averaged completely: {}. "
                     "If it did not fail, and the outputs do not depend on them, set ddp_options::find_unused, leave "
-                    "them out of the module, or "
-                    "switch off their gradient with require_grad(parameter, false)",
+                    "them out of the module, or switch off their gradient with require_grad(parameter, false) before "
+                    "the ddp is made",
                     fmt::join(missing, ", ")));
   }
 

@@ -26,6 +26,8 @@ using profiler::event;
 using profiler::profile;
 
 tensor plus(const tensor& a, const tensor& b) { return a + b; }
+tensor twice(const tensor& a) { return a * 2.0; }
+tensor there_and_back(const std::string& other, const tensor& a) { return ferry::rpc_sync<twice>(other, a + 1.0) * 3.0; }
 tensor leaf() { return ferry::require_grad(ferry::ones({3}, ferry::dtype::f64)); }
 
 std::size_t ending_with(const profile& from, std::string_view end) {
@@ -99,6 +101,33 @@ TEST_CASE("[row 189] a distributed pass is one event, with one for the gradients
       const std::vector<const event*> one = at_worker(found, node, end);
       REQUIRE(one.size() == 1);
       CHECK(one.front()->duration_ns() < pass.duration_ns());
+    }
+  }
+}
+
+// Gradients come back to a worker whose threads may or may not be at its part of the pass.
+TEST_CASE("the profile of a pass that comes back to its first worker has all of it, on every run") {
+  cluster group(2);
+  for (int run = 0; run != 50; ++run) {
+    CAPTURE(run);
+    const tensor a = leaf();
+    const dist::context context(group[0]);
+    const tensor loss = ferry::sum(group[0].rpc_sync<there_and_back>("worker1", "worker0", a));
+    profiler::session recorded(group[0]);
+    context.backward(loss);
+    const profile found = recorded.finish();
+    CHECK(found.lost == 0);
+    CHECK(found.unfinished == 0);
+    const event& pass = the_one(found, "dist_autograd::backward");
+    for (const std::int32_t node : {0, 1}) {
+      CAPTURE(node);
+      CHECK(at_worker(found, node, "dist_autograd::send backward").size() == 2);
+      CHECK(at_worker(found, node, "dist_autograd::recv backward").size() == 2);
+      CHECK(at_worker(found, node, "mul_scalar").size() == 1);
+      for (const event* each : at_worker(found, node, "mul_scalar")) {
+        CHECK(each->began_ns + each->uncertainty_ns >= pass.began_ns);
+        CHECK(each->remote == (node == 1));
+      }
     }
   }
 }

@@ -51,7 +51,10 @@ stream valid_stream(const tensor& t) { return t.device().is_cpu() ? stream() : c
 
 dist_pass::dist_pass(std::shared_ptr<dist_context> context, std::shared_ptr<const pass_header> header,
                      std::optional<worker_id> asker)
-    : context_(std::move(context)), header_(std::move(header)), asker_(asker) {
+    : context_(std::move(context)),
+      header_(std::move(header)),
+      asker_(asker),
+      began_with_(current_values().without(current_dist_context)) {
   context_->home().count_passes(1);
 }
 
@@ -262,7 +265,7 @@ bool dist_pass::drive_elsewhere() noexcept {
 void dist_pass::drive(thread_of which) {
   const auto self = shared_from_this();
   const no_grad outside;
-  const context_values_scope values(current_values().without(current_dist_context));
+  const context_values_scope values(began_with_);
   const pass_scope here(running_pass_of_thread, this);
   std::vector<arrival> arrived;
   bool straggled = false;

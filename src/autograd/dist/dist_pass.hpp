@@ -159,6 +159,8 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
   const std::shared_ptr<dist_context> context_;
   const std::shared_ptr<const pass_header> header_;
   const std::optional<worker_id> asker_;
+  // Whichever message a thread comes with: a profile, for example, has what this part does from the call that it answers last.
+  const context_values began_with_;
   promise<pass_answer> whole_;
   std::shared_ptr<time_limit> limit_;  // set under the mutex, and let go of by what sets over_
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <charconv>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -28,17 +29,29 @@
 namespace ferry::inline v0::detail {
 namespace {
 
+// The class that std::throw_with_nested() throws has no name that users know: it derives from theirs and from
+// std::nested_exception. Only the C++ ABI tells what it derives from.
+const std::type_info& without_nesting(const std::type_info& thrown) noexcept {
+#ifdef __GLIBCXX__
+  const auto* made = dynamic_cast<const abi::__vmi_class_type_info*>(&thrown);
+  if (made && std::string_view(thrown.name()).starts_with("St17_Nested_exception") && made->__base_count == 2)
+    return *made->__base_info[0].__base_type;
+#endif
+  return thrown;
+}
+
 // Null for what is no C++ exception: it has no std::exception_ptr.
 const std::type_info* type_of(const std::exception_ptr& thrown) {
   if (!thrown) return nullptr;
   try {
     std::rethrow_exception(thrown);
   } catch (...) {
-    return abi::__cxa_current_exception_type();
+    const std::type_info* const type = abi::__cxa_current_exception_type();
+    return type ? &without_nesting(*type) : nullptr;
   }
 }
 
-std::string thrown_text(const std::exception_ptr& thrown) {
+std::string own_text(const std::exception_ptr& thrown) {
   if (!thrown) return "no C++ exception";
   try {
     std::rethrow_exception(thrown);
@@ -52,6 +65,34 @@ std::string thrown_text(const std::exception_ptr& thrown) {
     return "not a std::exception";
   }
 }
+
+// Null where none is nested, as where the exception was thrown outside of a catch block.
+std::exception_ptr cause_of(const std::exception_ptr& thrown) {
+  if (!thrown) return nullptr;
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::nested_exception& e) {
+    return e.nested_ptr();
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+constexpr std::string_view caused_by = "; caused by ";
+
+// The exceptions that are nested in it, with their types.
+std::string text_of_causes(const std::exception_ptr& thrown) {
+  constexpr int most_causes = 16;
+  std::string text;
+  std::exception_ptr cause = cause_of(thrown);
+  for (int count = 0; cause && count != most_causes; ++count, cause = cause_of(cause)) {
+    const std::type_info* const type = type_of(cause);
+    text += fmt::format("{}{}: {}", caused_by, type ? readable_type(*type) : "unknown", own_text(cause));
+  }
+  return cause ? text + "; and further causes" : text;
+}
+
+std::string thrown_text(const std::exception_ptr& thrown) { return own_text(thrown) + text_of_causes(thrown); }
 
 template <class T>
 exception_codec text_only(std::string_view name) {
@@ -70,7 +111,7 @@ int parse_code(std::string_view text) {
   return value;
 }
 
-// "<category> <value>"; what() of a system_error ends with ": <message of the code>", which the constructor adds again.
+// "<category> <value>"; the own text of a system_error ends with ": <message of the code>", which the constructor adds again.
 std::string encode_system_error(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
@@ -84,8 +125,13 @@ std::exception_ptr decode_system_error(std::string_view what, std::string_view b
   const int value = parse_code(bytes.substr(space + 1));
   const auto& category = bytes.substr(0, space) == "system" ? std::system_category() : std::generic_category();
   const std::string suffix = ": " + category.message(value);
-  if (what.ends_with(suffix)) what.remove_suffix(suffix.size());
-  return std::make_exception_ptr(std::system_error(value, category, std::string(what)));
+  std::string text(what);
+  if (what.ends_with(suffix)) {
+    text.erase(text.size() - suffix.size());
+  } else if (const auto at = what.find(suffix + std::string(caused_by)); at != std::string_view::npos) {
+    text.erase(at, suffix.size());
+  }
+  return std::make_exception_ptr(std::system_error(value, category, text));
 }
 
 struct codec_table {
@@ -169,11 +215,11 @@ void encode_exception(const std::exception_ptr& thrown, outgoing_message& messag
     } catch (const remote_error& e) {  // passes through unchanged
       bytes = e.type_name();
       name = remote_error_name;
-      what = e.message();
+      what = std::string(e.message()) + text_of_causes(thrown);
     } catch (const error& e) {
       bytes = std::to_string(e.code().value());
       name = ferry_error_name;
-      what = e.message();
+      what = std::string(e.message()) + text_of_causes(thrown);
     } catch (...) {  // NOLINT(bugprone-empty-catch): sent by the name of its type
     }
   }

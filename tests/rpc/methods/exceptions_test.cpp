@@ -158,6 +158,39 @@ ferry::tensor add(const ferry::tensor& a, const ferry::tensor& b) {
   return a;
 }
 
+int fail_with_causes(int which) {
+  try {
+    try {
+      throw std::out_of_range("no such row");
+    } catch (...) {
+      std::throw_with_nested(unregistered_error("no such table"));
+    }
+  } catch (...) {
+    switch (which) {
+      case 0: std::throw_with_nested(std::runtime_error("cannot read"));
+      case 1: std::throw_with_nested(registered_error("cannot read", 19));
+      case 2: std::throw_with_nested(ferry::error(errc::bad_shape, "cannot read"));
+      case 3: std::throw_with_nested(unregistered_error("cannot read"));
+      case 4: std::throw_with_nested(std::system_error(std::make_error_code(std::errc::io_error), "reading"));
+      default: return which;
+    }
+  }
+  return which;
+}
+int fail_without_cause() { std::throw_with_nested(std::runtime_error("first of all")); }
+int fail_with_many_causes() {
+  const std::function<void(int)> fail_at = [&](int depth) {
+    try {
+      if (depth != 0) fail_at(depth - 1);
+    } catch (...) {
+      std::throw_with_nested(std::runtime_error(std::to_string(depth)));
+    }
+    throw std::runtime_error("0");
+  };
+  fail_at(100);
+  return 0;
+}
+
 // Nested: the exception of a callee's callee.
 int fail_beyond(int which) { return ferry::rpc_sync<fail>(ferry::this_call().caller(), which); }
 
@@ -326,6 +359,31 @@ TEST_CASE("[row 48] a standard exception keeps its type, and the callee logs it"
         "expected error");
   CHECK(log.has("worker1", "fail_with_value_error", "std::invalid_argument", "expected error"));
   expect_alive(group);
+}
+
+TEST_CASE("an exception with nested ones keeps its type, and its text names its causes") {
+  captured_log log;
+  cluster group(2);
+  const std::string causes = "; caused by exceptions_test::unregistered_error: no such table; caused by std::out_of_range: no such row";
+  CHECK(text_of_failure<std::runtime_error, fail_with_causes>(group[0], "worker1", 0) == "cannot read" + causes);
+  CHECK(text_of_failure<registered_error, fail_with_causes>(group[0], "worker1", 1) == "cannot read" + causes);
+  expect_error(errc::bad_shape, "cannot read" + causes, [&] { group[0].rpc_sync<fail_with_causes>("worker1", 2); });
+  CHECK(text_of_failure<ferry::remote_error, fail_with_causes>(group[0], "worker1", 3) ==
+        "remote_exception: exceptions_test::unregistered_error: cannot read" + causes);
+  try {
+    group[0].rpc_sync<fail_with_causes>("worker1", 4);
+    FAIL_CHECK("nothing was thrown");
+  } catch (const std::system_error& problem) {
+    CHECK(problem.code() == std::errc::io_error);
+    const std::string text = problem.what();
+    check_contains(text, "reading" + causes);
+    CHECK(text.find("error", text.rfind(": ")) != std::string::npos);
+  }
+  CHECK(text_of_failure<std::runtime_error, fail_without_cause>(group[0], "worker1") == "first of all");
+  const std::string many = text_of_failure<std::runtime_error, fail_with_many_causes>(group[0], "worker1");
+  CHECK(many.starts_with("100; caused by std::runtime_error: 99; "));
+  CHECK(many.ends_with("; and further causes"));
+  CHECK(log.has("worker1", "fail_with_causes", "std::runtime_error: cannot read" + causes));
 }
 
 TEST_CASE("[row 49] line breaks and other bytes in the text of an exception arrive as they are") {
