@@ -20,9 +20,10 @@ constexpr std::string_view no_answer = "; but the group's store, which records n
 constexpr std::chrono::milliseconds wait_for_successor{1000};
 constexpr std::chrono::seconds no_wait_after_silence{2};
 
+// It gets no new calls.
 bool is_gone(const peer& place) {
   const std::lock_guard lock(place.mutex);
-  return place.state == peer_state::left || place.state == peer_state::lost;
+  return place.state == peer_state::leaving || place.state == peer_state::left || place.state == peer_state::lost;
 }
 
 }  // namespace

@@ -486,7 +486,7 @@ TEST_CASE(
     "a worker that has joined is called at once by name and by id, although the end of its predecessor is known") {
   meeting_place at;
   ferry::worker self = ferry::init_rpc(config_of(at.method, "self"));
-  for (int i = 0; i != 20; ++i) {
+  for (int i = 0; i != 60; ++i) {
     CAPTURE(i);
     ferry::worker successor = ferry::init_rpc(config_of(at.method, "same", i % 2 == 0 ? 7 : 7 + i));
     CHECK(self.rpc_sync<plus_one>("same", 1) == 2);
