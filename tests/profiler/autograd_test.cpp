@@ -27,7 +27,9 @@ using profiler::profile;
 
 tensor plus(const tensor& a, const tensor& b) { return a + b; }
 tensor twice(const tensor& a) { return a * 2.0; }
-tensor there_and_back(const std::string& other, const tensor& a) { return ferry::rpc_sync<twice>(other, a + 1.0) * 3.0; }
+tensor there_and_back(const std::string& other, const tensor& a) {
+  return ferry::rpc_sync<twice>(other, a + 1.0) * 3.0;
+}
 tensor leaf() { return ferry::require_grad(ferry::ones({3}, ferry::dtype::f64)); }
 
 std::size_t ending_with(const profile& from, std::string_view end) {

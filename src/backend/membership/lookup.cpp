@@ -1,5 +1,6 @@
 // Lookup of workers by name, by id, and by incarnation. Where this worker's list of members may be behind, it reads the
-// log of a dynamic group once more before it reports a worker as unknown, or takes one for it that is gone.
+// log of a dynamic group once more before it reports a worker as unknown, or takes one for it that is gone or not connected any
+// more.
 
 #include <algorithm>
 #include <mutex>
@@ -8,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "../links/links.hpp"
 #include "worker_group.hpp"
 
 namespace ferry::inline v0::detail {
@@ -20,10 +22,17 @@ constexpr std::string_view no_answer = "; but the group's store, which records n
 constexpr std::chrono::milliseconds wait_for_successor{1000};
 constexpr std::chrono::seconds no_wait_after_silence{2};
 
-// It gets no new calls.
-bool is_gone(const peer& place) {
+// It gets no new calls, or its connection was lost: perhaps it has ended, and another worker has its name or its id.
+bool may_have_successor(const peer& place) {
   const std::lock_guard lock(place.mutex);
-  return place.state == peer_state::leaving || place.state == peer_state::left || place.state == peer_state::lost;
+  switch (place.state) {
+    case peer_state::leaving:
+    case peer_state::left:
+    case peer_state::lost: return true;
+    case peer_state::member: return place.link && place.link->closed();
+    case peer_state::unknown: break;
+  }
+  return false;
 }
 
 }  // namespace
@@ -47,12 +56,12 @@ peer* worker_group::look_up(deadline until, const Find& find, bool& read) const 
   if (!own_.dynamic() || own_.ended()) return found;
   if (found) {
     const auto begun = clock::now();
-    if (!is_gone(*found) || until.expired() ||
+    if (!may_have_successor(*found) || until.expired() ||
         begun.time_since_epoch().count() < no_wait_until_.load(std::memory_order_relaxed))
       return found;
     const auto successor = [&] {
       const peer* const now = find();
-      return now && !is_gone(*now);
+      return now && !may_have_successor(*now);
     };
     const bool answered = access_.read_log(std::min(until, deadline::after(wait_for_successor)), successor);
     if (!answered && !until.expired())

@@ -65,7 +65,7 @@ class worker_group : public group_records, private store_user {
   void release_store() noexcept { access_.release_store(); }
 
   // Members (lookup.cpp). Where this worker's list of members may be behind, it reads the log of a dynamic group once more
-  // before it reports a worker as unknown, or takes one for it that is gone.
+  // before it reports a worker as unknown, or takes one for it that is gone or not connected any more.
   [[nodiscard]] std::vector<worker_info> workers() const;
   [[nodiscard]] worker_info find(std::string_view name) const;
   [[nodiscard]] worker_info find(worker_id id) const;

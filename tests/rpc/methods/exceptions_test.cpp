@@ -364,7 +364,8 @@ TEST_CASE("[row 48] a standard exception keeps its type, and the callee logs it"
 TEST_CASE("an exception with nested ones keeps its type, and its text names its causes") {
   captured_log log;
   cluster group(2);
-  const std::string causes = "; caused by exceptions_test::unregistered_error: no such table; caused by std::out_of_range: no such row";
+  const std::string causes =
+      "; caused by exceptions_test::unregistered_error: no such table; caused by std::out_of_range: no such row";
   CHECK(text_of_failure<std::runtime_error, fail_with_causes>(group[0], "worker1", 0) == "cannot read" + causes);
   CHECK(text_of_failure<registered_error, fail_with_causes>(group[0], "worker1", 1) == "cannot read" + causes);
   expect_error(errc::bad_shape, "cannot read" + causes, [&] { group[0].rpc_sync<fail_with_causes>("worker1", 2); });

@@ -508,6 +508,27 @@ TEST_CASE(
   expect_error(errc::peer_lost, "it is dead", [&] { self.rpc_sync<plus_one>("restarted", 1); });
 }
 
+// The caller may have read neither that the worker has ended nor that another one has joined: a call may still go to the old one.
+TEST_CASE("one call at most fails of a worker that was killed and has been restarted under its name") {
+  meeting_place at;
+  ferry::worker self = ferry::init_rpc(config_of(at.method, "self"));
+  for (int i = 0; i != 15; ++i) {
+    CAPTURE(i);
+    ferry_test::child_process server({.role = "newcomer", .arguments = {at.method, "server", "5", "5000"}});
+    CHECK(server.read_line() == "joined");
+    try {
+      CHECK(self.rpc_sync<plus_one>("server", 1) == 2);
+    } catch (const ferry::error& problem) {
+      CHECK(i != 0);
+      MESSAGE(std::string(problem.message()));
+    }
+    CHECK(self.rpc_sync<plus_one>("server", 1) == 2);
+    CHECK(self.rpc_sync<plus_one>(ferry::worker_id{5}, 1) == 2);
+    server.kill(SIGKILL);
+    (void)server.wait();
+  }
+}
+
 TEST_CASE("a worker that leaves without waiting is gone for all members, later ones included") {
   meeting_place at;
   std::vector<ferry::worker> group;
