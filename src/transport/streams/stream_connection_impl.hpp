@@ -229,6 +229,7 @@ class stream_connection final : public connection,
   void hold_back(outgoing_message&& message);
   [[nodiscard]] bool may_wait(const outgoing_message& message) const noexcept;
   void enqueue(outgoing_message&& message);
+  void queue_staged(awaited_message& message);
   void took(std::uint64_t bytes) noexcept {  // with out_mutex_ held
     taken_.store(taken_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
   }

@@ -179,7 +179,7 @@ void stream_connection::send_from_devices(outgoing_message&& message, pace when)
     note_sent(next->message.header, when);
     took(next->message.bytes.size() + (next->staged ? next->staged->bytes() : 0));
     if (ready) {
-      queue_.push_back({std::move(next->message.bytes), {}, std::move(next->staged)});
+      queue_staged(*next);
       return write_or_leave(lock);
     }
     awaited_.push_back(next);
@@ -200,7 +200,7 @@ void stream_connection::tensors_ready(const std::shared_ptr<awaited_message>& wh
     if (failure) {
       queue_void(*which, unread, failure);
     } else {
-      queue_.push_back({std::move(which->message.bytes), {}, std::move(which->staged)});
+      queue_staged(*which);
     }
     write_or_leave(lock);
   } catch (const std::exception& e) {
@@ -274,7 +274,16 @@ void stream_connection::enqueue(outgoing_message&& message) {
       return;
     }
   }
-  queue_.push_back({std::move(message.bytes), std::move(message.tensors)});
+  segment& last = queue_.emplace_back();  // without memory the tensors stay with the caller, who does not hold the mutex
+  last.bytes = std::move(message.bytes);
+  last.tensors = std::move(message.tensors);
+}
+
+// As enqueue().
+void stream_connection::queue_staged(awaited_message& message) {
+  segment& last = queue_.emplace_back();
+  last.bytes = std::move(message.message.bytes);
+  last.staged = std::move(message.staged);
 }
 
 void stream_connection::flush() noexcept {
