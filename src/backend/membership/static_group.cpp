@@ -68,6 +68,10 @@ constexpr int records_together = 64;  // with the longest metadata they stay bel
 
 constexpr std::chrono::seconds store_probe_limit{1};
 
+// A start that waits for longer says so: without a word it looks as if it hung.
+constexpr std::chrono::seconds silent_start{10};
+constexpr int most_that_list = 64;  // workers of a group of which each looks who is missing
+
 std::string fence_key(worker_id id) { return fmt::format("fence/{}", id.value); }
 std::string fence_value(incarnation_id incarnation, const std::string& reason) {
   return fmt::format("{:016x}\n{}", incarnation.value, reason);
@@ -101,6 +105,7 @@ void static_group::choose_attempt(deadline until) {
 }
 
 void static_group::join(deadline until) {
+  began_ = clock::now();
   choose_attempt(until);
   try {
     agree_on_group(until);
@@ -137,6 +142,9 @@ void static_group::wait_for_ready(deadline until) {
       if (!wait.is_over(e)) throw;
     }
     check_for_failed_start(until);
+    say_if_late([&] {
+      return fmt::format("{} of them are ready", group_store()->try_get("ready", last_look(until)).value_or("0"));
+    });
     if (until.expired()) {
       throw_error(errc::init_failed,
                   fmt::format("{}: only {} of {} workers are ready after {:.1f} s; did another one fail to start?",
@@ -144,6 +152,15 @@ void static_group::wait_for_ready(deadline until) {
                               own_.world_size, in_seconds(own_.init_timeout.duration())));
     }
   }
+}
+
+template <class Text>
+void static_group::say_if_late(const Text& how_far) {
+  if (said_late_ || clock::now() - began_ < silent_start) return;
+  said_late_ = true;
+  log(log_level::warning,
+      fmt::format("{} has waited {:.0f} s for the group of {} workers that meet in the {}; {}", to_string(own_.self),
+                  in_seconds(clock::now() - began_), own_.world_size, group_store()->describe(), how_far()));
 }
 
 void static_group::check_for_failed_start(deadline until) {
@@ -210,6 +227,10 @@ std::vector<std::string> static_group::get_all(const std::vector<std::string>& k
       }
     }
     check_for_failed_start(until);
+    say_if_late([&] {
+      const bool looks = own_.self.id().value == 0 || own_.world_size <= most_that_list;
+      return looks ? "missing: " + missing_workers(prefix, until) : std::string("not all are there");
+    });
     if (until.expired()) {
       throw_error(errc::store_timeout, fmt::format("{} waited {:.1f} s for the group of {} workers; missing: {}",
                                                    to_string(own_.self), in_seconds(own_.init_timeout.duration()),

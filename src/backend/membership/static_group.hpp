@@ -50,6 +50,9 @@ class static_group final : public worker_group {
   void publish_peers(const std::vector<std::string>& records, deadline until);
   void wait_for_ready(deadline until);
   void check_for_failed_start(deadline until);
+  /// Once, in the log, after a while.
+  template <class Text>
+  void say_if_late(const Text& how_far);
   [[nodiscard]] std::string missing_workers(std::string_view prefix, deadline until) const;
 
   [[nodiscard]] bool is_gone(int rank) const;
@@ -67,6 +70,8 @@ class static_group final : public worker_group {
   [[noreturn]] void throw_silent_store(std::string_view why) const;
 
   std::atomic<bool> peers_known_{false};  // the table of peers is complete
+  clock::time_point began_;               // to join; only that thread uses these
+  bool said_late_ = false;
 };
 
 }  // namespace ferry::inline v0::detail

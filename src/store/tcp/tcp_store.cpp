@@ -33,6 +33,9 @@ constexpr auto longest_attempt = 5s;
 constexpr std::chrono::nanoseconds first_connect_pause = 1ms;
 constexpr std::chrono::nanoseconds longest_connect_pause = 250ms;
 constexpr std::size_t most_idle_connections = 8;
+// A first contact that takes longer is said in the log: without a word the start of a worker looks as if it hung.
+constexpr auto silent_first_contact = 10s;
+constexpr std::string_view advice_for_start = ". Does rank 0 run, and do host and port name its machine?";
 
 }  // namespace
 }  // namespace detail
@@ -108,6 +111,7 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
     known_server = state_->server;
   }
   std::string reason;
+  bool said_late = false;
   const auto unreachable = [&](std::string_view advice) {
     throw_error(errc::store_unreachable, fmt::format("cannot reach the {}: waited {}; last reason: {}{}", describe(),
                                                      detail::seconds_since(since), reason, advice));
@@ -191,7 +195,12 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
       if (until.expired()) break;
     }
     if (known_server != 0 && all_refused) unreachable(". It was reached before: the process that serves it has ended");
-    if (until.expired()) unreachable(". Does rank 0 run, and do host and port name its machine?");
+    if (until.expired()) unreachable(detail::advice_for_start);
+    if (!said_late && known_server == 0 && clock::now() - since > detail::silent_first_contact) {
+      said_late = true;
+      log(log_level::warning, fmt::format("the {} has not answered for {}: {}{}", describe(),
+                                          detail::seconds_since(since), reason, detail::advice_for_start));
+    }
     if (state_->closing.sleep(pause, until) == detail::interrupt::outcome::interrupted) {
       detail::throw_store_closed(*this);
     }

@@ -362,6 +362,7 @@ TEST_CASE("[row 48] a standard exception keeps its type, and the callee logs it"
 }
 
 TEST_CASE("an exception with nested ones keeps its type, and its text names its causes") {
+  ferry::register_exceptions<registered_error>();
   captured_log log;
   cluster group(2);
   const std::string causes =

@@ -1,5 +1,6 @@
 // Programs that say nothing but init_rpc(), started with the environments of launchers.
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,10 +13,12 @@
 #include <ferry/rpc/group_observer.hpp>
 #include <ferry/store/store_traits.hpp>
 
+#include "captured_log.hpp"
 #include "expect_error.hpp"
 #include "launch_environment.hpp"
 #include "ports.hpp"
 #include "processes.hpp"
+#include "temporary_directory.hpp"
 
 namespace launch_test {
 
@@ -114,6 +117,32 @@ TEST_CASE("init_rpc() forms the group of every launcher") {
   SUBCASE("mpirun") { run_job(mpirun); }
   SUBCASE("mpiexec") { run_job(mpiexec); }
   SUBCASE("mpirun in a Slurm allocation") { run_job(mpirun_in_slurm); }
+}
+
+TEST_CASE("a start that waits for others says in the log for which, after ten seconds") {
+  ferry_test::captured_log log;
+  const ferry_test::temporary_directory directory;
+  const auto start = [](const std::string& method, int rank) {
+    const ferry::worker_config config{.name = "worker" + std::to_string(rank),
+                                      .rank = rank,
+                                      .world_size = 3,
+                                      .init_method = method,
+                                      .init_timeout = std::chrono::seconds(12)};
+    try {
+      (void)ferry::init_rpc(config);
+    } catch (const ferry::error& problem) {
+      return problem.kind();
+    }
+    return ferry::errc{};
+  };
+  ferry::errc without_others{};
+  std::thread first([&] { without_others = start("file://" + directory.file("store"), 1); });
+  const ferry::errc without_store = start("tcp://127.0.0.1:" + std::to_string(ferry_test::free_port()), 2);
+  first.join();
+  CHECK(without_others == ferry::errc::store_timeout);
+  CHECK(log.has("worker1", "has waited 1", "for the group of 3 workers that meet in the", "missing: rank 0, rank 2"));
+  CHECK(without_store == ferry::errc::store_unreachable);
+  CHECK(log.has("the tcp store 127.0.0.1:", "has not answered for 1", "Connection refused", "Does rank 0 run"));
 }
 
 TEST_CASE("workers meet in a store of a scheme of one's own") {
