@@ -158,9 +158,10 @@ template <class Text>
 void static_group::say_if_late(const Text& how_far) {
   if (said_late_ || clock::now() - began_ < silent_start) return;
   said_late_ = true;
-  log(log_level::warning,
-      fmt::format("{} has waited {:.0f} s for the group of {} workers that meet in the {}; {}", to_string(own_.self),
-                  in_seconds(clock::now() - began_), own_.world_size, group_store()->describe(), how_far()));
+  const std::string where = group_store()->describe();  // and the keys there, which are no help
+  log(log_level::warning, fmt::format("{} has waited {:.0f} s for the group of {} workers that meet in the {}; {}",
+                                      to_string(own_.self), in_seconds(clock::now() - began_), own_.world_size,
+                                      where.substr(0, where.find(" below '")), how_far()));
 }
 
 void static_group::check_for_failed_start(deadline until) {
