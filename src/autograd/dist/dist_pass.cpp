@@ -241,7 +241,7 @@ void dist_pass::deliver(arrival&& arrived) {
 bool dist_pass::drive_elsewhere() noexcept {
   struct rest final : work {
     std::shared_ptr<dist_pass> pass;
-    captured_context where;  // a profile, for example, goes on there, and the deadline of a handler holds
+    captured_context where;  // the deadline of a handler, for example, holds there, too
   };
   try {
     const std::shared_ptr<worker_core> worker = context_->home().core();

@@ -17,22 +17,25 @@ namespace {
 
 constexpr std::string_view no_answer = "; but the group's store, which records newcomers, does not answer";
 
-// How long the log is waited for before a call of a worker that is gone fails: another one may have its name or id by now. Once it
-// was not read in time, such calls fail at once for a while, since the store may have gone with the worker.
+// How long a call waits for the log where another worker may have the name or the id by now, half of its time at most. Once the log
+// was not read in time, calls do not wait for a while, since the store may have gone with the worker.
 constexpr std::chrono::milliseconds wait_for_successor{1000};
+constexpr std::chrono::milliseconds wait_before_connecting{100};  // again: to a worker that most likely lives
 constexpr std::chrono::seconds no_wait_after_silence{2};
 
-// It gets no new calls, or its connection was lost: perhaps it has ended, and another worker has its name or its id.
-bool may_have_successor(const peer& place) {
+// Zero: it is known to be there.
+std::chrono::nanoseconds worth_waiting_for_successor_of(const peer& place) {
   const std::lock_guard lock(place.mutex);
   switch (place.state) {
-    case peer_state::leaving:
+    case peer_state::leaving:  // it gets no new calls
     case peer_state::left:
-    case peer_state::lost: return true;
-    case peer_state::member: return place.link && place.link->closed();
+    case peer_state::lost: return wait_for_successor;
+    case peer_state::member:
+      if (place.link && place.link->closed()) return wait_before_connecting;
+      break;
     case peer_state::unknown: break;
   }
-  return false;
+  return {};
 }
 
 }  // namespace
@@ -56,17 +59,19 @@ peer* worker_group::look_up(deadline until, const Find& find, bool& read) const 
   if (!own_.dynamic() || own_.ended()) return found;
   if (found) {
     const auto begun = clock::now();
-    if (!may_have_successor(*found) || until.expired() ||
+    const std::chrono::nanoseconds longest = worth_waiting_for_successor_of(*found);
+    if (longest == longest.zero() || until.expired() ||
         begun.time_since_epoch().count() < no_wait_until_.load(std::memory_order_relaxed))
       return found;
     const auto successor = [&] {
       const peer* const now = find();
-      return now && !may_have_successor(*now);
+      return now && worth_waiting_for_successor_of(*now) == longest.zero();
     };
-    const bool answered = access_.read_log(std::min(until, deadline::after(wait_for_successor)), successor);
-    if (!answered && !until.expired())
+    const auto limit = until.is_never() ? longest : std::min<std::chrono::nanoseconds>(longest, until.remaining() / 2);
+    if (!access_.read_log(deadline(begun + limit), successor) && limit >= wait_before_connecting) {
       no_wait_until_.store((clock::now() + no_wait_after_silence).time_since_epoch().count(),
                            std::memory_order_relaxed);
+    }
     return find();
   }
   read = access_.read_log(std::min(until, deadline::after(store_limit)), [&] { return find() != nullptr; });

@@ -230,12 +230,12 @@ std::vector<std::string> static_group::get_all(const std::vector<std::string>& k
     check_for_failed_start(until);
     say_if_late([&] {
       const bool looks = own_.self.id().value == 0 || own_.world_size <= most_that_list;
-      return looks ? "missing: " + missing_workers(prefix, until) : std::string("not all are there");
+      return looks ? "missing: " + missing_workers(keys, prefix, until) : std::string("not all are there");
     });
     if (until.expired()) {
       throw_error(errc::store_timeout, fmt::format("{} waited {:.1f} s for the group of {} workers; missing: {}",
                                                    to_string(own_.self), in_seconds(own_.init_timeout.duration()),
-                                                   own_.world_size, missing_workers(prefix, until)));
+                                                   own_.world_size, missing_workers(keys, prefix, until)));
     }
   }
 }
@@ -314,23 +314,27 @@ void static_group::publish_peers(const std::vector<std::string>& records, deadli
   }
 }
 
-std::string static_group::missing_workers(std::string_view prefix, deadline until) const {
+// Those that have not written what `keys` are, or are made of; all of the keys of workers begin with `prefix`.
+std::string static_group::missing_workers(const std::vector<std::string>& keys, std::string_view prefix,
+                                          deadline until) const {
   std::set<std::string> there;
   try {
     for (const store_entry& entry : group_store()->list(prefix, last_look(until))) there.insert(entry.key);
   } catch (const error& e) {
     return fmt::format("unknown ({})", e.message());
   }
+  const bool of_workers = keys.front().starts_with(prefix);
   std::vector<std::string> missing;
   for (int rank = 0; rank != own_.world_size; ++rank) {
-    if (there.count(rank_key(prefix, rank)) != 0) continue;
+    const std::string key = rank_key(prefix, rank);
+    if (there.count(key) != 0 || (of_workers && std::find(keys.begin(), keys.end(), key) == keys.end())) continue;
     missing.push_back(peers_known_.load() ? to_string(find(worker_id{rank})) : fmt::format("rank {}", rank));
     if (missing.size() == 16) {
       missing.emplace_back("...");
       break;
     }
   }
-  return fmt::format("{}", fmt::join(missing, ", "));
+  return missing.empty() ? "none, but rank 0 has not told the others" : fmt::format("{}", fmt::join(missing, ", "));
 }
 
 // ---------------------------------------------------------------- fences

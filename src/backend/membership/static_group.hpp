@@ -53,7 +53,8 @@ class static_group final : public worker_group {
   /// Once, in the log, after a while.
   template <class Text>
   void say_if_late(const Text& how_far);
-  [[nodiscard]] std::string missing_workers(std::string_view prefix, deadline until) const;
+  [[nodiscard]] std::string missing_workers(const std::vector<std::string>& keys, std::string_view prefix,
+                                            deadline until) const;
 
   [[nodiscard]] bool is_gone(int rank) const;
   [[nodiscard]] int gone_count() const;

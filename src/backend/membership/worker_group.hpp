@@ -128,7 +128,7 @@ class worker_group : public group_records, private store_user {
   failure_detector& failures_;
   connection_acceptor& acceptor_;
   mutable store_access access_;                       // for joining, leaving and fences
-  mutable std::atomic<clock::rep> no_wait_until_{0};  // of lookups of workers that are gone
+  mutable std::atomic<clock::rep> no_wait_until_{0};  // of lookups that look for a successor
   quiescence quiet_;
 
  private:

@@ -195,12 +195,12 @@ std::unique_ptr<detail::store_connection> tcp_store::connect(deadline until, clo
       if (until.expired()) break;
     }
     if (known_server != 0 && all_refused) unreachable(". It was reached before: the process that serves it has ended");
-    if (until.expired()) unreachable(detail::advice_for_start);
     if (!said_late && known_server == 0 && clock::now() - since > detail::silent_first_contact) {
       said_late = true;
       log(log_level::warning, fmt::format("the {} has not answered for {}: {}{}", describe(),
                                           detail::seconds_since(since), reason, detail::advice_for_start));
     }
+    if (until.expired()) unreachable(detail::advice_for_start);
     if (state_->closing.sleep(pause, until) == detail::interrupt::outcome::interrupted) {
       detail::throw_store_closed(*this);
     }

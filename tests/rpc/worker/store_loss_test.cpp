@@ -140,6 +140,41 @@ TEST_CASE("a graceful shutdown ends at its deadline though another process has l
   }
 }
 
+TEST_CASE("a member whose connection was lost is called although the store does not answer") {
+  const captured_log quiet;
+  const ferry_test::temporary_directory directory;
+  const ferry_test::watchdog watchdog("a member without a connection");
+  const std::string file = directory.file("store");
+  const auto join = [&](const char* name) {
+    ferry::worker_config config{.name = name,
+                                .rank = ferry::any_rank,
+                                .world_size = ferry::dynamic_world,
+                                .init_method = "file://" + file,
+                                .heartbeat_interval = 1s,
+                                .lease = 100s,
+                                .transports = {"tcp"}};
+    config.transport.bind = "127.0.0.1";
+    return ferry::init_rpc(config);
+  };
+  const ferry::worker self = join("self");
+  const ferry::worker other = join("other");
+  CHECK(self.rpc_sync<plus_one>("other", 1) == 2);
+  const ferry::detail::unique_fd locked(::open(file.c_str(), O_RDWR | O_CLOEXEC));
+  REQUIRE(::flock(locked.get(), LOCK_EX) == 0);
+  ferry_test::break_connections();
+  bool reached = false;
+  for (int i = 0; i != 20 && !reached; ++i) {
+    try {
+      reached = self.rpc_sync<plus_one>(ferry::to("other", {.timeout = 800ms}), 1) == 2;
+    } catch (const ferry::error& problem) {
+      INFO(std::string(problem.message()));
+      CHECK((problem.kind() == errc::peer_lost || problem.kind() == errc::rpc_timeout));
+    }
+  }
+  CHECK(reached);
+  CHECK(::flock(locked.get(), LOCK_UN) == 0);
+}
+
 TEST_CASE("the store of a worker that waits in its shutdown takes connections until all have come") {
   const std::uint16_t port = ferry_test::free_port();
   std::vector<ferry::worker_config> configs;

@@ -10,7 +10,11 @@
 
 namespace ferry::inline v0::detail {
 
-reference_state::~reference_state() { table->dropped(*this); }
+// The object before the table lets go of it: its destructor runs where that does, with its owner as the current worker.
+reference_state::~reference_state() {
+  local_ = {};
+  table->dropped(*this);
+}
 
 located_worker reference_state::owner(deadline until) const {
   {
