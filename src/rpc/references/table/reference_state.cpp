@@ -10,7 +10,7 @@
 
 namespace ferry::inline v0::detail {
 
-// The object before the table lets go of it: its destructor runs where that does, with its owner as the current worker.
+// Of the object first: when the table lets go of it, it is destroyed on a thread of its owner, with that as the current worker.
 reference_state::~reference_state() {
   local_ = {};
   table->dropped(*this);
