@@ -359,7 +359,8 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     const std::vector<ddp_averages::under_way> pending = averages_->take_all();
     for (const auto& each : pending) (void)each.average.wait_for(no_timeout);
     for (const auto& each : pending) {
-      if (!each.bucket || buckets_[*each.bucket].where.is_cpu()) continue;
+      if (each.abandoned) make_memory(*each.bucket);
+      if (!each.bucket || each.abandoned || buckets_[*each.bucket].where.is_cpu()) continue;
       if (each.average.failed()) {
         make_memory(*each.bucket);  // a device may still write what it has been given before the error
       } else {

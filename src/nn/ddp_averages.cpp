@@ -22,13 +22,17 @@ context_values ddp_averages::values_of_join() const {
 }
 
 void ddp_averages::send(const tensor& memory) {
+  averages_.reserve(averages_.size() + 1);
   const std::uint64_t before = group_.core()->next_number();
   auto problem = caught([&] {
     const context_values_scope scope(values_of_next({}));
     averages_.push_back({sent_, transport_(group_, memory, limit_)});
   });
   if (problem) {
-    if (group_.core()->next_number() != before) ++sent_;  // it has made its collectives
+    if (group_.core()->next_number() != before) {  // it has made its collectives
+      averages_.push_back({sent_, make_failed_future<tensor>(problem), true});
+      ++sent_;
+    }
     std::rethrow_exception(problem);
   }
   ++sent_;

@@ -24,6 +24,8 @@ class ddp_averages {
   struct under_way {
     std::optional<std::size_t> bucket;  ///< whose memory it uses
     future<tensor> average;
+    bool abandoned =
+        false;  ///< the transport has thrown: its collectives go on, and nothing tells when they let go of the memory
   };
   /// `module`: the number of the ddp in its group.
   ddp_averages(process_group group, nn::bucket_transport transport, timeout limit, std::uint64_t module)
