@@ -274,8 +274,8 @@ void stream_connection::enqueue(outgoing_message&& message) {
       return;
     }
   }
-  segment& last =
-      queue_.emplace_back();  // without memory the tensors stay with the caller, who does not hold the mutex
+  // Without memory for it, the tensors stay with the caller, who destroys them without the mutex.
+  segment& last = queue_.emplace_back();
   last.bytes = std::move(message.bytes);
   last.tensors = std::move(message.tensors);
 }
