@@ -1,6 +1,7 @@
 #pragma once
 
-// The limits of a worker, applied to what it sends: the receiver can only end the connection, and with it other calls.
+// Limits, applied to what a worker sends, its own and those of the receiver: that can only end the connection, and with it other
+// calls.
 
 #include <string_view>
 
@@ -10,7 +11,8 @@
 namespace ferry::inline v0::detail {
 
 /// Throws errc::limit_exceeded, which names the limit and what the message has, if a receiver with these limits refuses the
-/// message; `what` it is called there. Call after the last extension record, and before finish().
-void check_to_send(std::string_view what, const outgoing_message& message, const wire_limits& limits);
+/// message; `what` and `whose` they are called there. Call after the last extension record.
+void check_to_send(std::string_view what, const outgoing_message& message, const wire_limits& limits,
+                   std::string_view whose = "the limit");
 
 }  // namespace ferry::inline v0::detail

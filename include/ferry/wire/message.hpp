@@ -81,8 +81,11 @@ class outgoing_message {
 
   /// The bytes between the header and the extension records.
   [[nodiscard]] std::span<std::byte> payload() noexcept {
+    return {bytes.data() + frame_header::encoded_size, payload_bytes()};
+  }
+  [[nodiscard]] std::size_t payload_bytes() const noexcept {
     const std::size_t end = records_start_ != 0 ? records_start_ : table_start_ != 0 ? table_start_ : bytes.size();
-    return {bytes.data() + frame_header::encoded_size, end - frame_header::encoded_size};
+    return end - frame_header::encoded_size;
   }
   /// Its final size in bytes; until finish() without its tensor table.
   [[nodiscard]] std::uint64_t size() const noexcept { return bytes.size() + (tensors.empty() ? 0 : tensor_size()); }

@@ -276,9 +276,9 @@ void native_core::on_accepted(std::shared_ptr<connection> accepted, const hello&
     check_connections(place, from);  // again: others may have been accepted since the hello
     if ((from.features & feature_control) != 0)
       return failures_.add_control(place, std::move(accepted), from.incarnation, false);
-    auto link = std::make_shared<incoming_link>(
-        shared_from_this(), remote_worker(worker_info(from.name, from.id), from.incarnation, &place.heard),
-        *own_.handler.load(), accepted);
+    remote_worker far(worker_info(from.name, from.id), from.incarnation, &place.heard);
+    far.limits = &place.limits;
+    auto link = std::make_shared<incoming_link>(shared_from_this(), std::move(far), *own_.handler.load(), accepted);
     {
       std::lock_guard lock(place.mutex);
       if (own_.ended() || !place.counts(from.incarnation) || !links_.add(link)) {

@@ -6,12 +6,15 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include <ferry/backend/worker_info.hpp>
 #include <ferry/transport/connection.hpp>
 #include <ferry/wire/limits.hpp>
 #include <ferry/wire/message.hpp>
+
+#include "../lock_ranks.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -42,6 +45,27 @@ outgoing_message control_message(control_code code, std::uint64_t call_id = 0);
 /// Sends a goodbye.
 void send_goodbye(connection& to) noexcept;
 
+/// Of what a peer accepts, as its record says: a message above them is an error of its sender's. Thread-safe; read for every message.
+class peer_limits {
+ public:
+  /// Null: there is no record yet, or it has the default ones.
+  void set(std::shared_ptr<const wire_limits> limits) noexcept {
+    const std::lock_guard lock(mutex_);
+    limits_.swap(limits);
+    any_.store(limits_ != nullptr, std::memory_order_release);
+  }
+  [[nodiscard]] std::shared_ptr<const wire_limits> get() const noexcept {
+    if (!any_.load(std::memory_order_acquire)) return nullptr;
+    const std::lock_guard lock(mutex_);
+    return limits_;
+  }
+
+ private:
+  std::atomic<bool> any_{false};
+  mutable ranked_mutex mutex_{rank_of_limits};
+  std::shared_ptr<const wire_limits> limits_;
+};
+
 /// The far end of a connection.
 struct remote_worker {
   // NOLINTNEXTLINE(google-explicit-constructor): most callers give only the worker
@@ -49,7 +73,8 @@ struct remote_worker {
       : who(std::move(info)), incarnation(its_incarnation), message_seen(heard) {}
   worker_info who;
   incarnation_id incarnation;
-  std::atomic<bool>* message_seen;  ///< set by every message from it; may be null
+  std::atomic<bool>* message_seen;      ///< set by every message from it; may be null
+  const peer_limits* limits = nullptr;  ///< may be null; else lives as long as message_seen
 
   void heard() const noexcept {
     if (message_seen && !message_seen->load(std::memory_order_relaxed))

@@ -9,6 +9,7 @@
 
 #include "../../base/peer_log.hpp"
 #include "../../transport/reactor/held_output.hpp"
+#include "../../wire/send_limits.hpp"
 
 namespace ferry::inline v0 {
 
@@ -67,6 +68,17 @@ channel_path path_between(const connection& route, device from, device to) noexc
           carries,
           carries ? std::string_view() : route.why_no_device_tensors(),
           route.why_not_direct(from, to)};
+}
+
+void check_takes(const remote_worker& peer, const outgoing_message& message) {
+  const std::shared_ptr<const wire_limits> limits = peer.limits ? peer.limits->get() : nullptr;
+  if (!limits) return;
+  const frame_kind kind = message.header.kind;
+  check_to_send(kind == frame_kind::request     ? "the request"
+                : kind == frame_kind::reply     ? "the result"
+                : kind == frame_kind::exception ? "the exception"
+                                                : "the answer",
+                message, *limits, fmt::format("the limit of {}", to_string(peer.who)));
 }
 
 void check_carries(const connection& route, const outgoing_message& message) {
@@ -262,6 +274,7 @@ bool outgoing_link::call(outgoing_message& request, pending_call& call, deadline
     call.on_failure(refusal_, call_phase::connecting, refusal_text_);
     return true;
   }
+  check_takes(peer_, request);
   request.finish();
   if (open_.load(std::memory_order_acquire)) check_carries(*connection_, request);
   call.method = request.header.method;
@@ -340,6 +353,7 @@ bool outgoing_link::notify(outgoing_message& request) {
   if (refuses_) {
     throw_error(refusal_, fmt::format("a one-way call to {} was not sent: {}", to_string(peer_.who), refusal_text_));
   }
+  check_takes(peer_, request);
   request.finish();
   if (open_.load(std::memory_order_acquire)) check_carries(*connection_, request);
   const std::uint64_t bytes = request.header.message_bytes();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,7 +17,34 @@
 namespace ferry::inline v0::detail {
 namespace {
 constexpr std::string_view store_mark = "!store";
+constexpr std::string_view limits_mark = "!limits ";
+
+// Those that a sender can apply.
+std::string encode_limits(const wire_limits& limits) {
+  return fmt::format("{} {} {} {} {}", limits.max_message_bytes, limits.max_tensors, limits.max_rank,
+                     limits.max_extension_bytes, limits.max_extensions);
 }
+
+template <class T>
+bool take_limit(std::string_view& text, T& limit) {
+  const std::size_t end = std::min(text.find(' '), text.size());
+  const auto number = parse_number<T>(text.substr(0, end));
+  if (!number) return false;
+  limit = *number;
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return true;
+}
+
+// A later version may have more of them.
+std::optional<wire_limits> decode_limits(std::string_view text) {
+  wire_limits limits;
+  const bool whole = take_limit(text, limits.max_message_bytes) && take_limit(text, limits.max_tensors) &&
+                     take_limit(text, limits.max_rank) && take_limit(text, limits.max_extension_bytes) &&
+                     take_limit(text, limits.max_extensions);
+  return whole ? std::optional(limits) : std::nullopt;
+}
+
+}  // namespace
 
 std::string this_host() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -26,12 +54,13 @@ std::string this_host() {
   return fmt::format("{}/{}", boot, space.st_ino);
 }
 
-// Lines: the name, the incarnation, the host, the devices, a mark if it serves the store, one address each, an empty
-// one; then the metadata, which may contain anything. A version without devices or the mark parses these lines as
-// addresses that no transport supports.
+// Lines: the name, the incarnation, the host, the devices, the limits, a mark if it serves the store, one address each, an
+// empty one; then the metadata, which may contain anything. A version without devices, limits, or the mark parses these lines
+// as addresses that no transport supports.
 std::string worker_record::encode() const {
-  return fmt::format("{}\n{:016x}\n@{}\n{}{}{}\n\n{}", who.name(), incarnation.value, host,
+  return fmt::format("{}\n{:016x}\n@{}\n{}{}{}{}\n\n{}", who.name(), incarnation.value, host,
                      devices ? fmt::format("#{}\n", devices->encode()) : "",
+                     limits ? fmt::format("{}{}\n", limits_mark, encode_limits(*limits)) : "",
                      serves_store ? fmt::format("{}\n", store_mark) : "", fmt::join(addresses, "\n"), metadata);
 }
 
@@ -57,6 +86,12 @@ worker_record worker_record::decode(std::string_view text, int id) {
   auto addresses = lines.begin() + 3;
   if (addresses->starts_with('#')) {
     result.devices = std::make_shared<const device_record>(device_record::decode(addresses->substr(1)));
+    if (++addresses == lines.end()) std::rethrow_exception(malformed("has no address"));
+  }
+  if (addresses->starts_with(limits_mark)) {
+    const auto limits = decode_limits(addresses->substr(limits_mark.size()));
+    if (!limits) std::rethrow_exception(malformed(fmt::format("has '{}' as limits", *addresses)));
+    result.limits = std::make_shared<const wire_limits>(*limits);
     if (++addresses == lines.end()) std::rethrow_exception(malformed("has no address"));
   }
   if (*addresses == store_mark) {
@@ -137,6 +172,7 @@ peer& peer_table::admit(shared_record record, std::shared_ptr<const device_maps_
       old.incoming = std::move(where.incoming);
       old.control = std::move(where.control);
     }
+    where.limits.set(record->limits);
     before = std::exchange(where.record, std::move(record));
     where.maps.swap(maps);
     where.state = peer_state::member;

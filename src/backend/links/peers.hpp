@@ -40,6 +40,8 @@ struct worker_record {
   std::string metadata;                ///< arbitrary user data for the others
   /// Its devices and its maps; null: its version does not publish them.
   std::shared_ptr<const device_record> devices = nullptr;
+  /// Of what it accepts: a sender applies them. Null: those that are the default, or its version does not publish them.
+  std::shared_ptr<const wire_limits> limits = nullptr;
   bool serves_store = false;  ///< the group's store ends with its process
 
   [[nodiscard]] std::string encode() const;
@@ -74,6 +76,7 @@ struct peer {
   // Of ticking_peers.
   std::atomic<bool> ticking{false};
   peer* next_ticking = nullptr;
+  peer_limits limits;  // of the latest record
 
   alignas(64) mutable ranked_mutex mutex{rank_of_peer};  // guards what follows
   peer_state state = peer_state::unknown;
@@ -106,7 +109,11 @@ struct peer {
     return state == peer_state::unknown || (record->incarnation == incarnation && state != peer_state::lost);
   }
   [[nodiscard]] std::string why_lost() const { return "it is dead: " + end; }
-  [[nodiscard]] remote_worker remote() { return {record->who, record->incarnation, &heard}; }
+  [[nodiscard]] remote_worker remote() {
+    remote_worker there(record->who, record->incarnation, &heard);
+    there.limits = &limits;
+    return there;
+  }
 };
 
 /// Thread-safe. Lookups by id take no lock.

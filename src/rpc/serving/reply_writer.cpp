@@ -56,7 +56,8 @@ void reply_writer::be_exception(const std::exception_ptr& thrown) {
   try {
     encode_exception(thrown, message);
     encoded = true;
-    return check_to_send("the exception", message, worker_.limits());
+    check_to_send("the exception", message, worker_.limits());
+    return channel_.check_answer(message);
   } catch (const error& e) {
     why = encoded ? e.message() : e.what();
   } catch (...) {
@@ -99,6 +100,7 @@ void reply_writer::send() {
       }
     }
     check_to_send(is_value() ? "the result" : "the answer", message, worker_.limits());
+    channel_.check_answer(message);
     call_->report(is_value() ? call_moment::answered : call_moment::error_sent, message.size());
   }
   channel_.reply(id_, std::move(message));

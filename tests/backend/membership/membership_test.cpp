@@ -76,6 +76,11 @@ TEST_CASE("entries survive the round trip") {
   auto with_metadata = record("a-b_c:d", 32767, 0x0123456789abcdef);
   with_metadata.devices = std::make_shared<const device_record>(
       device_record{{{ferry::device_kind::cuda, 2}}, {{ferry::device_kind::cuda, 1}}, {{"b", {{"cuda:1", "cpu"}}}}});
+  with_metadata.limits = std::make_shared<const ferry::wire_limits>(ferry::wire_limits{.max_message_bytes = 1'000'000,
+                                                                                       .max_tensors = 3,
+                                                                                       .max_rank = 2,
+                                                                                       .max_extension_bytes = 512,
+                                                                                       .max_extensions = 0});
   with_metadata.serves_store = true;
   with_metadata.metadata = std::string("\n\n\0\xff", 4);
   for (const auto& entry : {member_entry::join(with_metadata), member_entry::leave(incarnation_id{7}),
@@ -93,6 +98,8 @@ TEST_CASE("entries survive the round trip") {
     CHECK(got.record.metadata == entry.record.metadata);
     CHECK(!got.record.devices == !entry.record.devices);
     if (got.record.devices) CHECK(*got.record.devices == *entry.record.devices);
+    CHECK(!got.record.limits == !entry.record.limits);
+    if (got.record.limits) CHECK(*got.record.limits == *entry.record.limits);
     CHECK(got.witness == entry.witness);
     CHECK(got.whom == entry.whom);
     CHECK(got.unanswered == entry.unanswered);
@@ -110,6 +117,10 @@ TEST_CASE("entries survive the round trip") {
                            "join 1\na\n1\n@\n#- -\n\n",
                            "join 1\na\n1\n@\n#-\nb\n\n",
                            "join 1\na\n1\n@\n!store\n\n",
+                           "join 1\na\n1\n@\n!limits 1 2 3 4 5\n\n",
+                           "join 1\na\n1\n@\n!limits 1 2 3 4\nb\n\n",
+                           "join 1\na\n1\n@\n!limits 1 2 3 4 x\nb\n\n",
+                           "join 1\na\n1\n@\n!limits 1 2 99999999999 4 5\nb\n\n",
                            "join 1\na\n1\n@\nb\n#- -\n",
                            "leave",
                            "leave xyz\n",

@@ -1,5 +1,5 @@
-// A message above a limit of the worker that sends it is an error of its call alone, whatever the message is and whichever way
-// it would go.
+// A message above a limit of the worker that sends it, or of the one that is to receive it, is an error of its call alone,
+// whatever the message is and whichever way it would go.
 
 #include <cstdint>
 #include <functional>
@@ -202,6 +202,81 @@ TEST_CASE("extension records above a limit are an error of the call") {
                  [&] { (void)self.rpc_sync<length>("worker1", "a"); });
     adds->to_reply = 3000;
     CHECK(self.rpc_sync<length>("worker1", "a") == 1);
+  }
+}
+
+// worker1 takes less than worker0, in both kinds of groups.
+cluster_options unequal(const char* transport, bool dynamic, bool callee_is_limited) {
+  return {.configure = [=](ferry::worker_config& config) {
+    config.transports = {transport};
+    config.rpc_timeout = ferry::no_timeout;
+    if (dynamic) config.world_size = ferry::dynamic_world;
+    if ((config.name == "worker1") == callee_is_limited) {
+      config.transport.limits = {.max_message_bytes = most_bytes, .max_tensors = 4, .max_rank = 3, .max_extensions = 8};
+    }
+  }};
+}
+
+TEST_CASE("a request above a limit of the callee alone is an error of that call") {
+  for (const bool dynamic : {false, true}) {
+    for (const char* transport : transports) {
+      CAPTURE(transport);
+      CAPTURE(dynamic);
+      const auto adds = std::make_shared<adds_records>();
+      cluster_options options = unequal(transport, dynamic, true);
+      options.configure = [adds, rest = options.configure](ferry::worker_config& config) {
+        rest(config);
+        config.interceptors = {adds};
+      };
+      cluster group(2, options);
+      ferry::worker& self = group[0];
+      const witness other(group);
+      const auto large = std::vector{ferry::zeros({too_many / 4})};
+      for (const std::string_view part :
+           {"4194304 bytes of tensors", "the limit of worker_info(id=1, name=worker1) is 1048576",
+            "wire_limits::max_message_bytes"}) {
+        expect_error(errc::limit_exceeded, part, [&] { (void)self.rpc_sync<count>("worker1", large); });
+        expect_error(errc::limit_exceeded, part, [&] { (void)self.rpc_async<count>("worker1", large).get(); });
+        expect_error(errc::limit_exceeded, part, [&] { self.notify<count>("worker1", large); });
+        expect_error(errc::limit_exceeded, part, [&] { (void)self.remote<count>("worker1", large).to_here(); });
+      }
+      expect_limit({"the request has 5 tensors", "name=worker1) is 4", "max_tensors"},
+                   [&] { (void)self.rpc_sync<count>("worker1", give_tensors(5, {1})); });
+      expect_limit({"max_rank", "4 dimensions", "name=worker1) is 3"}, [&] {
+        (void)self.rpc_sync<count>("worker1", give_tensors(2, {1, 1, 1, 1}));
+      });
+      adds->to_request = 9;
+      expect_limit({"8 extension records", "max_extensions"}, [&] { (void)self.rpc_sync<length>("worker1", "a"); });
+      adds->to_request = 0;
+      CHECK(self.rpc_sync<length>("worker1", give_text(most_bytes - 8)) == most_bytes - 8);
+      // A worker without limits of its own takes more.
+      CHECK(self.rpc_sync<length>("worker0", give_text(too_many)) == too_many);
+    }
+  }
+}
+
+TEST_CASE("an answer above a limit of the caller alone is an error of that call") {
+  const captured_log quiet;
+  for (const bool dynamic : {false, true}) {
+    for (const char* transport : transports) {
+      CAPTURE(transport);
+      CAPTURE(dynamic);
+      cluster group(2, unequal(transport, dynamic, false));
+      ferry::worker& self = group[0];
+      {
+        const witness other(group);
+        expect_limit(
+            {"the result has 4194312 bytes", "the limit of worker_info(id=0, name=worker0) is 1048576", "give_text"},
+            [&] { (void)self.rpc_sync<give_text>("worker1", too_many); });
+        expect_limit({"the result has 5 tensors", "max_tensors"},
+                     [&] { (void)self.rpc_async<give_tensors>("worker1", 5, std::vector<std::int64_t>{1}).get(); });
+        expect_limit({"'limits_test::fail'", "std::domain_error: begins so rrr", "max_message_bytes", "name=worker0)"},
+                     [&] { self.rpc_sync<fail>("worker1", too_many); });
+        const auto made = self.remote<give_text>("worker1", too_many);
+        expect_limit({"max_message_bytes", "name=worker0) is 1048576"}, [&] { (void)made.to_here(); });
+      }
+      CHECK(self.rpc_sync<give_text>("worker1", std::int64_t{most_bytes - 8}).size() == most_bytes - 8);
+    }
   }
 }
 

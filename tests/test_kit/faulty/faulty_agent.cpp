@@ -30,6 +30,7 @@ class faulty_channel final : public reply_channel {
                  std::uint64_t method)
       : engine_(std::move(engine)), inner_(std::move(inner)), peer_(std::move(peer)), method_(method) {}
 
+  void check_answer(const outgoing_message& answer) const override { inner_->check_answer(answer); }
   void reply(std::uint64_t call_id, outgoing_message&& answer) override {
     const fault_decision decision =
         engine_->rules().decide({kind_of(answer.header), fault_direction::sending, peer_, method_, answer.payload()});
