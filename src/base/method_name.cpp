@@ -58,6 +58,30 @@ string_view qualified_name(string_view text) {
   return text.substr(start);
 }
 
+constexpr string_view abi_mark = "[abi:";  // how demanglers show a tag
+
+// A function whose result has std::string in it, and no parameter, has an ABI tag in its mangled name: with GCC always, with Clang only
+// where the result type is not named before. Only the demangled text tells tags from identifiers.
+std::string without_abi_tags(std::string encoding, const std::type_info& tag) {
+  const std::string shown = demangle(tag.name());
+  for (std::size_t at = shown.find(abi_mark); at != std::string::npos; at = shown.find(abi_mark, at + 1)) {
+    const std::size_t start = at + abi_mark.size();
+    const std::string name = shown.substr(start, shown.find(']', start) - start);
+    const std::string mangled = "B" + std::to_string(name.size()) + name;
+    for (auto found = encoding.find(mangled); found != std::string::npos; found = encoding.find(mangled, found))
+      encoding.erase(found, mangled.size());
+  }
+  return encoding;
+}
+
+void erase_abi_marks(std::string& text) {
+  for (auto at = text.find(abi_mark); at != std::string::npos; at = text.find(abi_mark, at)) {
+    const auto end = text.find(']', at);
+    if (end == std::string::npos) return;
+    text.erase(at, end + 1 - at);
+  }
+}
+
 }  // namespace
 
 std::string mangled_method(const std::type_info& tag) {
@@ -81,7 +105,7 @@ std::string mangled_method(const std::type_info& tag) {
   if (!type.empty() && type.back() == 'X') type.remove_suffix(1);
   string_view encoding = name.substr(symbol + 3);  // from _Z
   encoding.remove_suffix(4);                       // closes L, X, I, N
-  return std::string(encoding) + "." + std::string(type);
+  return without_abi_tags(std::string(encoding), tag) + "." + std::string(type);
 }
 
 std::string readable_method(const std::type_info& tag, const std::type_info& type) {
@@ -107,6 +131,7 @@ std::string readable_method(const std::type_info& tag, const std::type_info& typ
   for (auto found = name.find(spelled_out); found != std::string::npos; found = name.find(spelled_out)) {
     name.replace(found, spelled_out.size(), "std::string");
   }
+  erase_abi_marks(name);
   return name;
 }
 

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -61,7 +62,26 @@ struct derived : model {
   using model::model;
   value forward(value v) override { return v; }
 };
+std::string text_of(int) { return {}; }
+std::string text_of(std::string_view) noexcept { return {}; }
+std::optional<std::vector<std::string>> texts() { return {}; }
+std::pair<std::string, value> text_and_value(value) { return {}; }
+struct named {
+  std::string name() const { return {}; }
+  std::string label(value, value) const noexcept { return {}; }
+  static std::string kind() { return {}; }
+  std::string operator()(int) { return {}; }
+};
+template <class T>
+struct printer {
+  std::string print(const T&) const { return {}; }
+};
+// Tags of the application's own: of a type, of a function, and of a function because of its result.
+struct [[gnu::abi_tag("v2")]] tagged {};
+tagged make_tagged(int) { return {}; }
+[[gnu::abi_tag("v3")]] int also_tagged(tagged) { return 0; }
 }  // namespace app
+std::string app_text() { return {}; }
 extern "C" int app_c_function(int x) { return x; }
 CEREAL_CLASS_VERSION(app::value, 2)
 
@@ -109,4 +129,16 @@ int main() {
   method<&app::model::apply<std::vector<app::value>>>();
   method<&app::box<std::string>::get>();
   method<&app::box<app::value>::make>();
+  method<static_cast<std::string (*)(int)>(app::text_of)>();
+  method<static_cast<std::string (*)(std::string_view)>(app::text_of)>();
+  method<app::texts>();
+  method<&app::text_and_value>();
+  method<&app::named::name>();
+  method<&app::named::label>();
+  method<&app::named::kind>();
+  method<&app::named::operator()>();
+  method<&app::printer<app::value>::print>();
+  method<app::make_tagged>();
+  method<app::also_tagged>();
+  method<app_text>();
 }
