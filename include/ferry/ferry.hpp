@@ -35,6 +35,7 @@
 #include <ferry/store/hash_store.hpp>
 #include <ferry/store/launch.hpp>
 #include <ferry/store/prefix_store.hpp>
+#include <ferry/store/store_traits.hpp>
 #include <ferry/store/tcp_store.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/generator.hpp>

@@ -64,7 +64,8 @@ void skip_extension(const extension_record& record) {
   if (!record.critical) return;
   throw_error(errc::unknown_extension,
               "the message has a critical extension record of type " + std::to_string(record.type) +
-                  ", which this worker does not know; build both programs with the same version of ferry, and give "
+                  ", which this worker does not know; build both programs with the same version of ferry and the "
+                  "same libraries of it (ferry-autograd for calls within a context of distributed autograd), and give "
                   "both workers the same interceptors (worker_config::interceptors)");
 }
 

@@ -22,6 +22,14 @@ struct no_default {
   template <class Archive>
   void serialize(Archive&) {}
 };
+// A tensor type that can be sent, and not received.
+struct half_tensor {
+  ferry::tensor elements;
+};
+template <>
+struct ferry::tensor_traits<half_tensor> {
+  static ferry::tensor to_tensor(const half_tensor& value) { return value.elements; }
+};
 struct with_pointer {
   int* pointer = nullptr;
   template <class Archive>
@@ -80,5 +88,8 @@ void use() {
 #endif
 #if CASE == 16  // expect: Cereal does not support serializing raw pointers
   (void)ferry::serialize(with_pointer{});
+#endif
+#if CASE == 17  // expect: ferry: this type has a specialisation of tensor_traits, which is not complete
+  (void)ferry::serialize(half_tensor{});
 #endif
 }

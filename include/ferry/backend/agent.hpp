@@ -208,7 +208,8 @@ class agent {
   /// Registers `call` and sends `request` (kind, flags, method, signature, timeout_us set; call_id is set here), or
   /// queues it if too much is under way. If the target's incarnation is not the current one of that id, the call ends
   /// with errc::peer_lost. Throws errc::shutting_down, errc::resource_exhausted if the queue is full, and what
-  /// outgoing_message::finish throws: then the call was not sent and `call` is not used again.
+  /// outgoing_message::finish throws: then the call was not sent and `call` is not used again. At `until` the agent ends the call
+  /// with errc::rpc_timeout, whether or not a thread waits for it.
   virtual call_ticket call(const call_target& to, outgoing_message&& request, pending_call& call, deadline until,
                            reply_wait how) = 0;
   /// Sends a request that wants no reply. Throws as call().

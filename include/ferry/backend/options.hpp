@@ -13,6 +13,7 @@
 #include <ferry/backend/device_map.hpp>
 #include <ferry/backend/flow_limits.hpp>
 #include <ferry/backend/served_methods.hpp>
+#include <ferry/base/ids.hpp>
 #include <ferry/base/time.hpp>
 #include <ferry/store/store_schemes.hpp>
 #include <ferry/transport/transport.hpp>
@@ -72,6 +73,8 @@ struct rpc_options {
   void set_device_map(std::string_view worker, const device_map& map) {
     detail::add_device_map(device_maps, worker, map);
   }
+  template <detail::worker_number Id>
+  void set_device_map(Id, const device_map&) = delete;  // by name
   /// Replaces `devices`. Throws errc::invalid_argument if the CPU is among them.
   void set_devices(std::initializer_list<device_spec> list) { devices = detail::declared_devices(list); }
 
@@ -134,6 +137,8 @@ struct worker_config {
   void set_device_map(std::string_view worker, const device_map& map) {
     detail::add_device_map(device_maps, worker, map);
   }
+  template <detail::worker_number Id>
+  void set_device_map(Id, const device_map&) = delete;  // by name
   void set_devices(std::initializer_list<device_spec> list) { devices = detail::declared_devices(list); }
 
   [[nodiscard]] rpc_options options() const;

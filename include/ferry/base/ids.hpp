@@ -3,8 +3,10 @@
 // Identities that are sent between workers.
 
 #include <compare>
+#include <concepts>
 #include <cstdint>
 #include <functional>
+#include <utility>
 
 namespace ferry::inline v0 {
 
@@ -17,6 +19,17 @@ struct worker_id {
   /// Destinations may be numbers, and ids compare with numbers: `if (self.id() == 0)`.
   friend constexpr bool operator==(worker_id id, std::int64_t number) noexcept { return id.value == number; }
 };
+
+namespace detail {
+/// What may stand for a worker's id. A literal 0 is also a null pointer: functions that take names take, or refuse, these, too.
+template <class T>
+concept worker_number = std::integral<T> && !std::same_as<T, bool>;
+/// -1, which no worker has, for a number that is out of range.
+template <worker_number T>
+constexpr worker_id worker_id_of(T number) noexcept {
+  return {std::in_range<std::int32_t>(number) ? static_cast<std::int32_t>(number) : -1};
+}
+}  // namespace detail
 
 /// One incarnation of a worker: drawn at random when it starts, so that a restarted worker is distinguished from its
 /// predecessor.

@@ -1,6 +1,6 @@
 #pragma once
 
-// Exceptions that keep their type across a call. The standard exceptions and ferry's own always do.
+// Exceptions that keep their type across a call. The standard exceptions (but std::regex_error) and ferry's own always do.
 
 #include <concepts>
 #include <exception>

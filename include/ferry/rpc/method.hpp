@@ -171,7 +171,17 @@ consteval auto function_behind() {
   }
 }
 template <auto F>
+consteval void check_traits() {
+  if constexpr (requires { sizeof(method_traits<F>); }) {
+    static_assert(
+        requires { method_traits<F>::inline_handler; } || requires { method_traits<F>::protocol; },
+        "ferry: this specialisation of method_traits has no 'inline_handler': is the name of its member "
+        "misspelt?");
+  }
+}
+template <auto F>
 consteval bool runs_inline() {
+  check_traits<F>();
   if constexpr (requires { method_traits<F>::inline_handler; }) {
     return method_traits<F>::inline_handler;
   } else if constexpr (requires { method_traits<function_behind<F>()>::inline_handler; }) {

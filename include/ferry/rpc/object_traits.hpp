@@ -39,6 +39,12 @@ struct execution_policy {
 template <class T>
 consteval execution_policy policy_of() {
   execution_policy policy;
+  if constexpr (requires { sizeof(object_traits<T>); }) {
+    static_assert(
+        requires { object_traits<T>::execution; } || requires { object_traits<T>::reentrant; },
+        "ferry: this specialisation of object_traits has neither 'execution' nor 'reentrant': is the name of "
+        "its member misspelt?");
+  }
   if constexpr (requires { object_traits<T>::execution; }) policy.how = object_traits<T>::execution;
   if constexpr (requires { object_traits<T>::reentrant; }) policy.reentrant = object_traits<T>::reentrant;
   return policy;

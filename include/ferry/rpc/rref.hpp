@@ -104,6 +104,11 @@ consteval void check_object() {
 /// errc::reference_deleted after shutdown, or errc::peer_lost.
 template <class T>
 class rref : public detail::reference_base {
+  static_assert(
+      !std::is_const_v<T>,
+      "ferry: a reference to a const object protects nothing: the object of rref<T> changes as its functions say. "
+      "Use rref<T>");
+
  public:
   using value_type = T;
 

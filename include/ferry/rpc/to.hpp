@@ -8,7 +8,6 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include <ferry/backend/worker_info.hpp>
 #include <ferry/base/ids.hpp>
@@ -89,10 +88,9 @@ class to {
       : name_(name), options_(options) {}
   to(const std::string& name, const call_options& options = {}) noexcept  // NOLINT(google-explicit-constructor)
       : name_(name), options_(options) {}
-  template <std::integral Id>
-    requires(!std::same_as<Id, bool>)
+  template <detail::worker_number Id>
   to(Id id, const call_options& options = {}) noexcept  // NOLINT(google-explicit-constructor)
-      : id_{std::in_range<std::int32_t>(id) ? static_cast<std::int32_t>(id) : -1}, by_id_(true), options_(options) {}
+      : id_(detail::worker_id_of(id)), by_id_(true), options_(options) {}
   to(worker_id id, const call_options& options = {}) noexcept  // NOLINT(google-explicit-constructor)
       : id_(id), by_id_(true), options_(options) {}
   to(const worker_info& info, const call_options& options = {}) noexcept  // NOLINT(google-explicit-constructor)

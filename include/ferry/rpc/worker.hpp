@@ -40,6 +40,10 @@ class worker {
   [[nodiscard]] std::vector<worker_info> workers() const;
   [[nodiscard]] worker_info get_worker_info(std::string_view name) const;
   [[nodiscard]] worker_info get_worker_info(worker_id id) const;
+  template <detail::worker_number Id>
+  [[nodiscard]] worker_info get_worker_info(Id id) const {
+    return get_worker_info(detail::worker_id_of(id));
+  }
 
   /// The default timeout of calls. A change affects calls made afterwards.
   [[nodiscard]] timeout rpc_timeout() const;
@@ -60,19 +64,37 @@ class worker {
   /// the handler's deadline also applies. Throws errc::rpc_timeout; in a static group, which no worker can join later,
   /// errc::unknown_worker at once.
   worker_info wait_for_worker(std::string_view name, timeout limit = {}) const;  // NOLINT(modernize-use-nodiscard)
+  template <detail::worker_number Id>
+  worker_info wait_for_worker(Id, timeout = {}) const = delete;  // by name: an id says nothing of who has it next
   /// The worker_config::metadata of that worker. Throws errc::unknown_worker.
   [[nodiscard]] std::string metadata(std::string_view name) const;
+  template <detail::worker_number Id>
+  [[nodiscard]] std::string metadata(Id id) const {
+    return metadata(get_worker_info(id).name());
+  }
   /// The devices other than the CPU that tensors in this worker's messages may be on: worker_config::devices, else
   /// those in the device maps from and to this worker.
   [[nodiscard]] std::vector<device> devices() const;
   /// The device map for tensors in requests to that worker; empty: only CPU tensors can be sent. Throws
   /// errc::unknown_worker.
   [[nodiscard]] device_map device_map_to(std::string_view name) const;
+  template <detail::worker_number Id>
+  [[nodiscard]] device_map device_map_to(Id id) const {
+    return device_map_to(get_worker_info(id).name());
+  }
   /// The device map for tensors in answers to requests of that worker: the inverse of that worker's map.
   [[nodiscard]] device_map device_map_back_to(std::string_view name) const;
+  template <detail::worker_number Id>
+  [[nodiscard]] device_map device_map_back_to(Id id) const {
+    return device_map_back_to(get_worker_info(id).name());
+  }
   /// How this worker reaches that worker: the transport of the connection that carries calls, the channel for each pair
   /// of devices, and why faster ones are not used. The first call opens the connection. Throws errc::unknown_worker.
   [[nodiscard]] route_info route(std::string_view name) const;
+  template <detail::worker_number Id>
+  [[nodiscard]] route_info route(Id id) const {
+    return route(get_worker_info(id).name());
+  }
   /// Whether the group has declared this worker dead, for example because its process was suspended for too long. Every
   /// call that it makes then fails with errc::fenced.
   [[nodiscard]] bool fenced() const;
@@ -303,6 +325,10 @@ worker init_rpc(backend_list<Tags...>, std::string_view backend, const worker_co
 /// Throws errc::unknown_worker.
 [[nodiscard]] worker_info get_worker_info(std::string_view name);
 [[nodiscard]] worker_info get_worker_info(worker_id id);
+template <detail::worker_number Id>
+[[nodiscard]] worker_info get_worker_info(Id id) {
+  return get_worker_info(detail::worker_id_of(id));
+}
 [[nodiscard]] std::vector<worker_info> get_worker_infos();
 /// Whether free functions would find a worker.
 [[nodiscard]] bool is_initialized() noexcept;
@@ -312,6 +338,8 @@ void shutdown(bool graceful = true, timeout limit = no_timeout);
 void leave(timeout limit = {});
 void serve_forever();
 worker_info wait_for_worker(std::string_view name, timeout limit = {});  // NOLINT(modernize-use-nodiscard)
+template <detail::worker_number Id>
+worker_info wait_for_worker(Id, timeout = {}) = delete;
 
 /// The running handler's view of the call that it serves. Outside handlers: a call without a caller that is never
 /// stopped.

@@ -225,6 +225,13 @@ namespace detail {
 /// Fails to compile with the reason why T cannot be sent; compiles to nothing if it can.
 template <class T>
 constexpr void require_wire_serialisable() {
+  if constexpr (std::is_class_v<T> && !foreign_tensor<T> && requires { sizeof(tensor_traits<T>); }) {
+    static_assert(
+        foreign_tensor<T>,
+        "ferry: this type has a specialisation of tensor_traits, which is not complete: it needs `static ferry::tensor "
+        "to_tensor(const T&)` and `static T from_tensor(ferry::tensor)`. (A view, which has to_tensor alone, can be an "
+        "argument, and the parameter is the type that owns its elements)");
+  }
   constexpr wire_fault fault = fault_of<T>();
   static_assert(fault != wire_fault::raw_pointer,
                 "ferry: a raw pointer cannot travel: it means nothing in another process. Send the value, a "

@@ -168,13 +168,16 @@ void native_core::start_connecting(const std::shared_ptr<outgoing_link>& link, c
             }
             const remote_worker& far = link->peer();
             peer& whom = peers_.place(far.who.id());
-            failures_.on_connect_outcome(whom, far.incarnation, outcome);
-            // on_connect_outcome() may have ended the link's calls already, or another thread may be about to: by then the
-            // reason is known.
-            if (own_.closing.load()) return link->fail(errc::shutting_down, outcome.why);
-            if (outcome.verdict == connect_verdict::leaving) return link->fail(errc::peer_lost, outcome.why);
-            if (const auto end = failures_.end_of(whom, far.incarnation)) return link->fail(errc::peer_lost, *end);
-            link->fail(outcome.code, outcome.why);
+            // By then the link's calls may have ended already, or another thread may be about to end them: the reason is known.
+            failures_.on_connect_outcome(
+                whom, far.incarnation, outcome,
+                [this, kept, link, &whom, verdict = outcome.verdict, code = outcome.code, why = outcome.why] {
+                  if (own_.closing.load()) return link->fail(errc::shutting_down, why);
+                  if (verdict == connect_verdict::leaving) return link->fail(errc::peer_lost, why);
+                  if (const auto end = failures_.end_of(whom, link->peer().incarnation))
+                    return link->fail(errc::peer_lost, *end);
+                  link->fail(code, why);
+                });
           })
       ->start(*own_.threads);
 }

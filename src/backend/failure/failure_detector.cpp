@@ -245,7 +245,7 @@ void failure_detector::open_control(peer& to) noexcept {
               if (outcome.verdict == connect_verdict::opened)
                 return add_control(to, std::move(outcome.opened), incarnation, true);
               if (outcome.verdict == connect_verdict::hung_up) return;  // the next tick retries
-              on_connect_outcome(to, incarnation, outcome);
+              on_connect_outcome(to, incarnation, outcome, [] {});
             })
         ->start(*own_.threads);
   } catch (const std::exception& e) {
@@ -292,22 +292,27 @@ void failure_detector::add_control(peer& to, std::shared_ptr<connection> opened,
   keep_ticking(to);
 }
 
-void failure_detector::on_connect_outcome(peer& whom, incarnation_id incarnation,
-                                          const connect_outcome& outcome) noexcept {
+void failure_detector::on_connect_outcome(peer& whom, incarnation_id incarnation, const connect_outcome& outcome,
+                                          const std::function<void()>& then) noexcept {
   switch (outcome.verdict) {
     case connect_verdict::opened:
-    case connect_verdict::unknown: return;  // its lease decides
+    case connect_verdict::unknown: return then();  // its lease decides
     case connect_verdict::exhausted: {
       // Its silence does not count while there is no connection on which it could be heard.
-      std::lock_guard lock(whom.mutex);
+      const std::lock_guard lock(whom.mutex);
       if (whom.counts(incarnation) && !whom.live.connected()) whom.live.allow_for_delay(clock::now());
-      return;
+      break;
     }
-    case connect_verdict::hung_up: return open_control(whom);  // which finds no listener, once it is dead
-    case connect_verdict::leaving: return depart(whom, incarnation, "it has left the group");
-    case connect_verdict::fenced: return become_fenced(outcome.why);
-    case connect_verdict::gone: break;
+    case connect_verdict::hung_up: open_control(whom); break;  // which finds no listener, once it is dead
+    case connect_verdict::leaving: depart(whom, incarnation, "it has left the group"); break;
+    case connect_verdict::fenced: become_fenced(outcome.why); break;
+    case connect_verdict::gone: return on_nothing_there(whom, incarnation, outcome, then);
   }
+  then();
+}
+
+void failure_detector::on_nothing_there(peer& whom, incarnation_id incarnation, const connect_outcome& outcome,
+                                        const std::function<void()>& then) noexcept {
   bool reached = false;
   bool give_up = false;
   {
@@ -321,10 +326,10 @@ void failure_detector::on_connect_outcome(peer& whom, incarnation_id incarnation
   // If this worker has never reached it, the address may be wrong: that is no evidence for others, but waiting cannot
   // succeed here.
   if (reached) {
-    lose_unless_left(whom, incarnation, "it has terminated: " + outcome.why);
-  } else if (give_up) {
-    depart(whom, incarnation, "no process answers at its addresses: " + outcome.why);
+    return lose_unless_left(whom, incarnation, "it has terminated: " + outcome.why, then);
   }
+  if (give_up) depart(whom, incarnation, "no process answers at its addresses: " + outcome.why);
+  then();
 }
 
 // ---------------------------------------------------------------- control frames

@@ -42,8 +42,10 @@ class failure_detector {
   void on_cancel(const remote_worker& to, std::uint64_t call_id) noexcept;
   /// A control connection that has opened.
   void add_control(peer& to, std::shared_ptr<connection> opened, incarnation_id incarnation, bool by_us);
-  /// Handles the result of an attempt to connect to `whom`.
-  void on_connect_outcome(peer& whom, incarnation_id incarnation, const connect_outcome& outcome) noexcept;
+  /// Handles the result of an attempt to connect to `whom`; calls `then`, which must not throw, when it is known whether that one has
+  /// ended: here, or once a log has been read for it.
+  void on_connect_outcome(peer& whom, incarnation_id incarnation, const connect_outcome& outcome,
+                          const std::function<void()>& then) noexcept;
 
   // What depends on a worker.
   /// A local operation waits for this worker without calling it: watch it from now on.
@@ -76,7 +78,7 @@ class failure_detector {
   /// The same; throws std::bad_alloc before anything has changed.
   void accept_fence(const std::string& reason);
 
-  /// Why that incarnation of it is lost, if it is.
+  /// Why that incarnation of it is lost, or that it has left, if so.
   [[nodiscard]] std::optional<std::string> end_of(const peer& whom, incarnation_id incarnation) const;
   [[nodiscard]] std::uint64_t lost_workers() const noexcept { return lost_workers_.load(); }
   /// How long `of` has been silent, if this worker would notice.
@@ -89,7 +91,10 @@ class failure_detector {
                   bool& kept);
   void open_control(peer& to) noexcept;
   void cancel_served(const remote_worker& from, std::uint64_t call_id) noexcept;
-  void lose_unless_left(peer& whom, incarnation_id incarnation, const std::string& reason) noexcept;
+  void on_nothing_there(peer& whom, incarnation_id incarnation, const connect_outcome& outcome,
+                        const std::function<void()>& then) noexcept;
+  void lose_unless_left(peer& whom, incarnation_id incarnation, const std::string& reason,
+                        const std::function<void()>& then) noexcept;
   void end_links(const peer* whom, incarnation_id incarnation, errc code, const std::exception_ptr& why) noexcept;
   [[nodiscard]] std::shared_ptr<link_owner> kept_owner() const { return {own_.keep_alive(), &owner_}; }
 

@@ -156,17 +156,22 @@ void failure_detector::spread(const fence_notice& notice) noexcept {
 }
 
 // A member of a dynamic group may have announced its leave in the log only.
-void failure_detector::lose_unless_left(peer& whom, incarnation_id incarnation, const std::string& reason) noexcept {
-  if (!group_->has_log()) return lose(whom, incarnation, reason, evidence::gone);
-  try {
-    run_detached(*own_.threads, [this, kept = own_.keep_alive(), &whom, incarnation, reason] {
-      if (own_.closing.load()) return;
-      (void)group_->read_records(deadline::after(log_grace));
-      lose(whom, incarnation, reason, evidence::gone);
-    });
-  } catch (const std::bad_alloc&) {
-    lose(whom, incarnation, reason, evidence::gone);
+void failure_detector::lose_unless_left(peer& whom, incarnation_id incarnation, const std::string& reason,
+                                        const std::function<void()>& then) noexcept {
+  if (group_->has_log()) {
+    try {
+      return run_detached(*own_.threads, [this, kept = own_.keep_alive(), &whom, incarnation, reason, then] {
+        if (!own_.closing.load()) {
+          (void)group_->read_records(deadline::after(log_grace));
+          lose(whom, incarnation, reason, evidence::gone);
+        }
+        then();
+      });
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no memory to read the log first
+    }
   }
+  lose(whom, incarnation, reason, evidence::gone);
+  then();
 }
 
 void failure_detector::become_fenced(const std::string& reason) noexcept {
@@ -197,7 +202,9 @@ void failure_detector::accept_fence(const std::string& reason) {
 
 std::optional<std::string> failure_detector::end_of(const peer& whom, incarnation_id incarnation) const {
   const std::lock_guard lock(whom.mutex);
-  if (whom.state == peer_state::lost && whom.record->incarnation == incarnation) return whom.why_lost();
+  if (whom.record->incarnation != incarnation) return {};
+  if (whom.state == peer_state::lost) return whom.why_lost();
+  if (whom.state == peer_state::left || whom.state == peer_state::leaving) return "it has left the group";
   return {};
 }
 

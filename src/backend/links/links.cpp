@@ -384,7 +384,7 @@ bool outgoing_link::notify(outgoing_message& request) {
 }
 
 // `unsent` is its message if it was never sent.
-pending_call* outgoing_link::take(std::uint64_t id, send_queue::entries& unsent) noexcept {
+pending_call* outgoing_link::take(std::uint64_t id, send_queue::entries& unsent, deadline* until) noexcept {
   const auto index = static_cast<std::uint32_t>(id);
   if (index >= slots_.size()) return nullptr;
   slot& place = slots_[index];
@@ -394,6 +394,7 @@ pending_call* outgoing_link::take(std::uint64_t id, send_queue::entries& unsent)
   } else {
     under_way_.store(under_way_.load(std::memory_order_relaxed) - 1);
   }
+  if (until) *until = place.until;
   ++place.use;
   if (place.use == 0) place.use = 1;
   place.next_free = std::exchange(free_slots_, index);
@@ -558,9 +559,10 @@ void outgoing_link::on_message(connection& from, inbound_message&& message) noex
   send_queue::entries unsent;  // of a call that a peer answers before it was sent
   bool waiting = false;
   std::uint64_t late_method = 0;
+  deadline until;
   {
     std::lock_guard lock(mutex_);
-    call = take(message.header.call_id, unsent);
+    call = take(message.header.call_id, unsent, &until);
     if (!call) late_method = method_of_abandoned(message.header.call_id);
     waiting = !queue_.empty();
     bytes_received_ += message.header.message_bytes();
@@ -570,9 +572,15 @@ void outgoing_link::on_message(connection& from, inbound_message&& message) noex
       owner_->count_sent(-1);
     }
   }
-  if (call) {
+  // A handler may answer because its deadline, which is the caller's, has passed. The timer is not that quick.
+  const bool late = call && !until.is_never() && (message.arrived = message.arrival()) > until.at();
+  if (late) {
+    late_method = call->method;
+    call->on_failure(errc::rpc_timeout, call_phase::waiting_for_reply, "");
+  } else if (call) {
     call->on_reply(std::move(message));
-  } else {
+  }
+  if (!call || late) {
     owner_->count_late_reply();
     owner_->on_link_event({.what = link_event::kind::late_reply,
                            .who = peer_.who,

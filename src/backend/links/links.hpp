@@ -151,7 +151,7 @@ class outgoing_link final : public connection_receiver, public std::enable_share
     send_queue::entries::iterator queued_at;  // if queued
   };
   // With mutex_ held:
-  pending_call* take(std::uint64_t id, send_queue::entries& unsent) noexcept;
+  pending_call* take(std::uint64_t id, send_queue::entries& unsent, deadline* until = nullptr) noexcept;
   void note_abandoned(const pending_call& call) noexcept;
   [[nodiscard]] std::uint64_t method_of_abandoned(std::uint64_t id) const noexcept;
   std::uint32_t free_slot();

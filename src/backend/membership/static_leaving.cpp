@@ -176,15 +176,19 @@ std::string static_group::add_up_round(const std::string& prefix, deadline until
   return fmt::format("{} {} {}", sums.sent, sums.handled, sums.loose_ends);
 }
 
-// The request runs on a thread that may block: a store that hangs must not keep this one.
+// The request runs on a thread that may block: a store that hangs must not keep this one. It has some time also where the deadline
+// is about to pass: the error then says who delays the shutdown, and does not blame a store that would have answered.
 template <class Request>
-auto static_group::ask_while_leaving(deadline until, Request request) {
-  using result = decltype(request(std::declval<const bounded_store&>()));
+auto static_group::ask_while_leaving(deadline limit, Request request) {
+  using result = decltype(request(std::declval<const bounded_store&>(), limit));
+  const deadline until = std::max(limit, deadline::after(patience_with_store));
   const auto answer = std::make_shared<std::optional<result>>();
   std::string why = "no answer";
   try {
-    const auto pending = access_.run_in_background(
-        [answer, where = group_store(), request = std::move(request)] { answer->emplace(request(*where)); });
+    const auto pending =
+        access_.run_in_background([answer, where = group_store(), until, request = std::move(request)] {
+          answer->emplace(request(*where, until));
+        });
     const auto interrupted = [this] { return quiet_.interrupted(leave_interrupt::others) || own_.fence.is_up(); };
     bool done = access_.await_background(*pending, std::min(until, deadline::after(patience_with_store)), interrupted);
     if (!done) {
@@ -246,9 +250,9 @@ void static_group::agree_to_leave(deadline until) {
     const std::string prefix = fmt::format("round/{}/", round);
     (void)ask_while_leaving(
         until, [key = rank_key(prefix, own_.self.id().value),
-                counts = fmt::format("{} {} {}", totals_.sent.load(), totals_.handled.load(), above.loose_ends()),
-                until](const bounded_store& where) {
-          where.set(key, counts, until);
+                counts = fmt::format("{} {} {}", totals_.sent.load(), totals_.handled.load(), above.loose_ends())](
+                   const bounded_store& where, deadline asked) {
+          where.set(key, counts, asked);
           return true;
         });
     const auto [sent, handled, loose_ends] = parse_counts(sum_of_round(round, until));
@@ -268,8 +272,9 @@ void static_group::agree_to_leave(deadline until) {
                               to_string(own_.self), who_delays(round, until), sent, handled));
     }
     if (round >= 1) {
-      (void)ask_while_leaving(until, [key = rank_key(fmt::format("round/{}/", round - 1), own_.self.id().value),
-                                      until](const bounded_store& where) { return where.erase(key, until); });
+      (void)ask_while_leaving(until,
+                              [key = rank_key(fmt::format("round/{}/", round - 1), own_.self.id().value)](
+                                  const bounded_store& where, deadline asked) { return where.erase(key, asked); });
     }
     // The first rounds usually differ; later ones only while something is under way, or a connection has just been
     // lost.
@@ -277,9 +282,9 @@ void static_group::agree_to_leave(deadline until) {
       std::this_thread::sleep_for(std::min(std::chrono::milliseconds(1 << std::min(round, 6)), longest_poll_pause));
   }
   // The last worker removes the group's keys, so that a store that outlives the group (a file) can serve another.
-  (void)ask_while_leaving(until, [present = own_.world_size - left_before, until](const bounded_store& where) {
-    if (where.add("left", 1, until) != present) return false;
-    for (const store_entry& entry : where.list({}, until)) where.erase(entry.key, until);
+  (void)ask_while_leaving(until, [present = own_.world_size - left_before](const bounded_store& where, deadline asked) {
+    if (where.add("left", 1, asked) != present) return false;
+    for (const store_entry& entry : where.list({}, asked)) where.erase(entry.key, asked);
     return true;
   });
 }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "../methods/method_table.hpp"
 #include "../pipeline/interceptor_table.hpp"
 #include "../worker/worker_core.hpp"
 
@@ -98,7 +99,7 @@ void check_reply(const call_facts& facts, inbound_message& reply) {
   });
   switch (code) {
     case errc::unknown_method:
-      if (!detail.empty()) {
+      if (!detail.empty() && detail != no_such_method) {
         throw_error(code, fmt::format("{}: the callee does not serve '{}' {}: {}", describe(facts), facts.method->name,
                                       facts.method->signature_text, detail));
       }

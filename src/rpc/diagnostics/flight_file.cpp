@@ -56,11 +56,14 @@ std::string_view text_of_field(const std::array<char, Count>& field, std::string
 
 // `page`: at least what there is of the first page. After that all sections lie inside a file of `size` bytes.
 flight_header checked_flight_header(std::span<const std::byte> page, std::uint64_t size) {
-  if (page.size() < flight_page) refuse_flight_file(fmt::format("is cut short: it has {} bytes", size));
-  const auto header = load_at<flight_header>(page, 0);
-  if (header.magic == std::array<char, 8>{}) refuse_flight_file("is empty: its process ended while it was being made");
-  if (std::string_view(header.magic.data(), header.magic.size()) != flight_magic)
+  std::array<char, 8> magic{};
+  const bool has_magic = page.size() >= magic.size();
+  if (has_magic) magic = load_at<std::array<char, 8>>(page, 0);
+  if (has_magic && magic != std::array<char, 8>{} && std::string_view(magic.data(), magic.size()) != flight_magic)
     throw_error(errc::malformed, "this is no flight file: it does not begin with 'ferryFLT'");
+  if (page.size() < flight_page) refuse_flight_file(fmt::format("is cut short: it has {} bytes", size));
+  if (magic == std::array<char, 8>{}) refuse_flight_file("is empty: its process ended while it was being made");
+  const auto header = load_at<flight_header>(page, 0);
   if (header.version != flight_version) {
     throw_error(errc::version_mismatch, fmt::format("the flight file has version {} of the format; this program reads "
                                                     "version {}: use the tools of the worker's release",

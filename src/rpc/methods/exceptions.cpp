@@ -1,9 +1,15 @@
 #include <ferry/rpc/exceptions.hpp>
 
+#include <algorithm>
+#include <any>
 #include <array>
 #include <charconv>
 #include <exception>
+#include <filesystem>
 #include <functional>
+#include <future>
+#include <ios>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -111,27 +117,142 @@ int parse_code(std::string_view text) {
   return value;
 }
 
-// "<category> <value>"; the own text of a system_error ends with ": <message of the code>", which the constructor adds again.
+// Of an error_code whose category this program does not know. Categories are compared by address and live for ever.
+class foreign_category final : public std::error_category {
+ public:
+  explicit foreign_category(std::string name) : name_(std::move(name)) {}
+  [[nodiscard]] const char* name() const noexcept override { return name_.c_str(); }
+  [[nodiscard]] std::string message(int value) const override { return fmt::format("{} {}", name_, value); }
+
+ private:
+  std::string name_;
+};
+
+// The peer chooses the name: after so many, and where it is too long, they are all one.
+constexpr std::size_t most_foreign_categories = 64;
+constexpr std::size_t longest_category = 128;
+
+const std::error_category& foreign_category_named(std::string_view name) {
+  static auto* mutex = new std::mutex;  // outlive static destruction on purpose
+  static auto* known = new std::map<std::string, foreign_category, std::less<>>;
+  const std::lock_guard lock(*mutex);
+  if (name.size() > longest_category) name = {};
+  auto found = known->find(name);
+  if (found == known->end()) {
+    if (known->size() >= most_foreign_categories) name = {};
+    const std::string shown(name.empty() ? "another program's" : name);
+    found = known->try_emplace(std::string(name), shown).first;
+  }
+  return found->second;
+}
+
+const std::error_category* category_named(std::string_view name) noexcept {
+  for (const std::error_category* each : {&std::generic_category(), &std::system_category(), &std::iostream_category(),
+                                          &std::future_category(), &error_category()}) {
+    if (name == each->name()) return each;
+  }
+  return nullptr;
+}
+
+// Its text is that of the sender, whose message of the code this program cannot know.
+class foreign_system_error final : public std::system_error {
+ public:
+  foreign_system_error(int value, const std::error_category& category, std::string text)
+      : std::system_error(value, category), text_(std::make_shared<const std::string>(std::move(text))) {}
+  [[nodiscard]] const char* what() const noexcept override { return text_->c_str(); }
+
+ private:
+  std::shared_ptr<const std::string> text_;  // copies of exceptions must not throw
+};
+
+// What a std::system_error is made from. Its text ends with ": <message of the code>", which constructors add again.
+struct sent_code {
+  std::error_code code;
+  std::string text;
+};
+
+std::string encode_code(const std::error_code& code) {
+  return fmt::format("{} {}", code.category().name(), code.value());
+}
+
+// "<category> <value>". None: this program does not know the category.
+std::optional<sent_code> decode_code(std::string_view what, std::string_view bytes) {
+  const std::size_t space = std::min(bytes.rfind(' '), bytes.size());
+  const std::error_category* const category = category_named(bytes.substr(0, space));
+  if (!category) return std::nullopt;
+  sent_code sent{{parse_code(bytes.substr(std::min(space + 1, bytes.size()))), *category}, std::string(what)};
+  const std::string suffix = ": " + sent.code.message();
+  if (what.ends_with(suffix)) {
+    sent.text.erase(sent.text.size() - suffix.size());
+  } else if (const auto at = what.find(suffix + std::string(caused_by)); at != std::string_view::npos) {
+    sent.text.erase(at, suffix.size());
+  }
+  return sent;
+}
+
+std::exception_ptr of_foreign_category(std::string_view what, std::string_view bytes) {
+  const std::size_t space = std::min(bytes.rfind(' '), bytes.size());
+  return std::make_exception_ptr(foreign_system_error(parse_code(bytes.substr(std::min(space + 1, bytes.size()))),
+                                                      foreign_category_named(bytes.substr(0, space)),
+                                                      std::string(what)));
+}
+
 std::string encode_system_error(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (const std::system_error& e) {
-    return fmt::format("{} {}", e.code().category().name(), e.code().value());
+    return encode_code(e.code());
   }
 }
+template <class T>
 std::exception_ptr decode_system_error(std::string_view what, std::string_view bytes) {
-  const std::size_t space = bytes.find(' ');
-  if (space == std::string_view::npos) return std::make_exception_ptr(std::runtime_error(std::string(what)));
-  const int value = parse_code(bytes.substr(space + 1));
-  const auto& category = bytes.substr(0, space) == "system" ? std::system_category() : std::generic_category();
-  const std::string suffix = ": " + category.message(value);
-  std::string text(what);
-  if (what.ends_with(suffix)) {
-    text.erase(text.size() - suffix.size());
-  } else if (const auto at = what.find(suffix + std::string(caused_by)); at != std::string_view::npos) {
-    text.erase(at, suffix.size());
+  const auto sent = decode_code(what, bytes);
+  if (!sent) return of_foreign_category(what, bytes);
+  if constexpr (std::is_same_v<T, std::system_error>) {
+    return std::make_exception_ptr(T(sent->code, sent->text));
+  } else {
+    return std::make_exception_ptr(T(sent->text, sent->code));
   }
-  return std::make_exception_ptr(std::system_error(value, category, text));
+}
+
+// "<category> <value>", a zero byte, the first path, a zero byte, the second one. The text: "filesystem error: <text>: <message of the
+// code> [<first path>] [<second path>]".
+std::string encode_filesystem_error(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::filesystem::filesystem_error& e) {
+    std::string bytes = encode_code(e.code());
+    for (const std::filesystem::path& each : {e.path1(), e.path2()}) bytes += '\0' + each.native();
+    return bytes;
+  }
+}
+std::exception_ptr decode_filesystem_error(std::string_view what, std::string_view bytes) {
+  std::array<std::string_view, 3> parts;  // the code and the paths
+  for (std::string_view& each : parts) {
+    const std::size_t end = std::min(bytes.find('\0'), bytes.size());
+    each = bytes.substr(0, end);
+    bytes.remove_prefix(std::min(end + 1, bytes.size()));
+  }
+  const auto sent = decode_code({}, parts[0]);
+  if (!sent) return of_foreign_category(what, parts[0]);
+  constexpr std::string_view before = "filesystem error: ";
+  std::string_view text = what;
+  if (text.starts_with(before)) text.remove_prefix(before.size());
+  text = text.substr(0, text.find(": " + sent->code.message()));
+  return std::make_exception_ptr(std::filesystem::filesystem_error(std::string(text), std::filesystem::path(parts[1]),
+                                                                   std::filesystem::path(parts[2]), sent->code));
+}
+
+// "<value>": the text follows from the code.
+std::string encode_future_error(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::future_error& e) {
+    return std::to_string(e.code().value());
+  }
+}
+std::exception_ptr decode_future_error(std::string_view, std::string_view bytes) {
+  return std::make_exception_ptr(std::future_error(static_cast<std::future_errc>(parse_code(bytes))));
 }
 
 struct codec_table {
@@ -146,9 +267,18 @@ struct codec_table {
       text_only<std::overflow_error>("std::overflow_error"),
       text_only<std::underflow_error>("std::underflow_error"),
       text_only<std::runtime_error>("std::runtime_error"),
-      {"std::system_error", &typeid(std::system_error), &encode_system_error, &decode_system_error},
+      {"std::system_error", &typeid(std::system_error), &encode_system_error, &decode_system_error<std::system_error>},
+      {"std::system_error", &typeid(foreign_system_error), &encode_system_error,
+       &decode_system_error<std::system_error>},
+      {"std::ios_base::failure", &typeid(std::ios_base::failure), &encode_system_error,
+       &decode_system_error<std::ios_base::failure>},
+      {"std::filesystem::filesystem_error", &typeid(std::filesystem::filesystem_error), &encode_filesystem_error,
+       &decode_filesystem_error},
+      {"std::future_error", &typeid(std::future_error), &encode_future_error, &decode_future_error},
+      nothing<std::exception>("std::exception"),
       nothing<std::bad_alloc>("std::bad_alloc"),
       nothing<std::bad_array_new_length>("std::bad_array_new_length"),
+      nothing<std::bad_any_cast>("std::bad_any_cast"),
       nothing<std::bad_cast>("std::bad_cast"),
       nothing<std::bad_typeid>("std::bad_typeid"),
       nothing<std::bad_exception>("std::bad_exception"),

@@ -4,12 +4,16 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <ferry/rpc/detail/method_entry.hpp>
 
 namespace ferry::inline v0::detail {
+
+/// What a callee answers with errc::unknown_method; empty in older versions. The caller has the names to say more.
+inline constexpr std::string_view no_such_method = "this program has no such method";
 
 /// Every copy of libferry in a process has one of its own, which the loader finds by its name.
 extern const char library_mark;

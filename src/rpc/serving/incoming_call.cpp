@@ -12,6 +12,7 @@
 #include "../../base/peer_log.hpp"
 #include "../../base/thread_exit.hpp"
 #include "../futures/thread_values.hpp"
+#include "../methods/method_table.hpp"
 #include "../pipeline/interceptor_table.hpp"
 #include "../worker/worker_core.hpp"
 
@@ -284,7 +285,7 @@ void incoming_call::serve() noexcept {
     } else {
       if (!called) {
         throw_error(errc::unknown_method, worker_->serves(request_.header.method)
-                                              ? ""
+                                              ? std::string(no_such_method)
                                               : "it serves a list of methods (ferry::serve<...>() or "
                                                 "worker_config::serve), which does not contain this one");
       }

@@ -101,6 +101,20 @@ TEST_CASE("[row 24] calls by name and by worker_info give the same results") {
   CHECK(equal(self.rpc_sync<nonzero>(info, mixed), ferry::tensor_of<std::int64_t>({0, 3})));
 }
 
+TEST_CASE("a literal 0 is an id, wherever a name or an id is asked for") {
+  cluster group(2);
+  ferry::worker& self = group[1];
+  CHECK(self.get_worker_info(0).name() == "worker0");
+  CHECK(self.get_worker_info(1L).name() == "worker1");
+  CHECK(ferry::get_worker_info(0).name() == "worker0");
+  CHECK(self.route(0).transport == self.route("worker0").transport);
+  CHECK(self.metadata(0).empty());
+  CHECK(self.device_map_to(0).empty());
+  CHECK(self.device_map_back_to(0).empty());
+  expect_error(ferry::errc::unknown_worker, "7", [&] { (void)self.get_worker_info(7); });
+  expect_error(ferry::errc::unknown_worker, "", [&] { (void)self.get_worker_info(std::int64_t{1} << 32U); });
+}
+
 TEST_CASE("[row 25] a call by id runs on exactly that worker") {
   cluster group(4);
   group.each([](ferry::worker& self) {

@@ -63,6 +63,8 @@ int look_with(const child& object, const plain& value);
 int no_object();
 
 int add(int a, int b);
+int quick(int value);
+struct misspelt {};
 int open_seal(sealed closed);
 int take_frozen(frozen value);
 int sum(const std::vector<int>& values);
@@ -86,6 +88,15 @@ int look_from(int where, const plain& value);
 void fill_from(int where, std::vector<int>& values);
 plain give_plain();
 sealed give_sealed();
+
+template <>
+struct ferry::method_traits<&quick> {
+  static constexpr bool inline_handle = true;
+};
+template <>
+struct ferry::object_traits<misspelt> {
+  static constexpr auto excution = ferry::execution::exclusive;
+};
 
 void use(const ferry::worker& self) {
   // What the cases get wrong, right.
@@ -318,5 +329,20 @@ void use(const ferry::worker& self) {
 #endif
 #if CASE == 63  // expect: a method's parameter is a std::span<const bool>
   self.rpc_sync<count_true>("worker1", std::vector<bool>{true});
+#endif
+#if CASE == 64  // expect: ferry: this specialisation of method_traits has no 'inline_handler'
+  self.rpc_sync<quick>("worker1", 1);
+#endif
+#if CASE == 65  // expect: ferry: this specialisation of object_traits has neither 'execution' nor 'reentrant'
+  (void)self.remote<ferry::make<misspelt>>("worker1");
+#endif
+#if CASE == 66  // expect: ferry: a reference to a const object protects nothing
+  (void)ferry::rref<const child>();
+#endif
+#if CASE == 67  // expect: deleted
+  (void)self.wait_for_worker(0);
+#endif
+#if CASE == 68  // expect: deleted
+  self.barrier({0, 1});
 #endif
 }

@@ -92,7 +92,10 @@ TEST_CASE("processes of a machine call each other through shared memory") {
   CHECK(route.transport == "shm");
   CHECK_FALSE(why_not(route, "inproc").empty());
   REQUIRE_FALSE(route.devices.empty());
-  CHECK(route.devices[0].channel == "inline");
+  // A process that has had memory of the shared allocator lends it.
+  const ferry::shared_memory_stats memory = ferry::shared_allocator().stats();
+  const bool lends = memory.blocks != 0 || memory.cached_bytes != 0;
+  CHECK((route.devices[0].channel == "inline" || (lends && route.devices[0].channel == "shm")));
   all.leave();
 }
 

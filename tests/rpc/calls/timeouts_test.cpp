@@ -241,4 +241,27 @@ TEST_CASE("many timeouts of many lengths at once") {
   for (auto& each : calls) CHECK_THROWS_AS((void)each.get(), ferry::rpc_timeout);
 }
 
+// As a handler that looks from time to time whether its caller waits.
+int run_until_deadline() {
+  while (!ferry::this_call().stop_requested()) {
+  }
+  return 1;
+}
+int fail_at_deadline() {
+  (void)run_until_deadline();
+  throw std::runtime_error("the caller has given up");
+}
+
+TEST_CASE("what a handler answers because its deadline has passed is late, however soon it answers") {
+  const captured_log quiet;
+  for (const char* transport : {"inproc", "unix", "shm"}) {
+    CAPTURE(transport);
+    cluster group(2, {.configure = [transport](ferry::worker_config& config) { config.transports = {transport}; }});
+    for (int i = 0; i != 40; ++i) {
+      CHECK_THROWS_AS(group[0].rpc_sync<run_until_deadline>({"worker1", {.timeout = 2ms}}), ferry::rpc_timeout);
+      CHECK_THROWS_AS(group[0].rpc_async<fail_at_deadline>({"worker1", {.timeout = 2ms}}).get(), ferry::rpc_timeout);
+    }
+  }
+}
+
 }  // namespace timeouts_test

@@ -1,11 +1,14 @@
 // How calls fail: what the method throws, and what keeps it from being run or its result from being sent. Each is an
 // error of its own at the caller, and the callee goes on.
 
+#include <any>
 #include <atomic>
 #include <barrier>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <future>
+#include <ios>
 #include <new>
 #include <regex>
 #include <span>
@@ -120,6 +123,15 @@ struct other_registered : std::logic_error {
   using std::logic_error::logic_error;
 };
 
+// Of an application: a receiver finds it by no name.
+const std::error_category& http_category() {
+  static const struct final_category final : std::error_category {
+    [[nodiscard]] const char* name() const noexcept override { return "http status"; }
+    [[nodiscard]] std::string message(int value) const override { return "status " + std::to_string(value); }
+  } category;
+  return category;
+}
+
 int fail(int which) {
   switch (which) {
     case 0: throw std::domain_error("domain");
@@ -135,6 +147,16 @@ int fail(int which) {
     case 10: throw std::bad_optional_access();
     case 11: throw std::bad_variant_access();
     case 12: throw std::bad_function_call();
+    case 13: throw std::future_error(std::future_errc::broken_promise);
+    case 14: throw std::bad_any_cast();
+    case 15: throw std::exception();
+    case 16: throw std::ios_base::failure("reading", std::make_error_code(std::errc::io_error));
+    case 17: throw std::ios_base::failure("reading");
+    case 18:
+      throw std::filesystem::filesystem_error("cannot open", "a file", "b",
+                                              std::make_error_code(std::errc::no_space_on_device));
+    case 19: throw std::system_error(ferry::make_error_code(errc::bad_shape), "of ferry");
+    case 23: throw std::system_error(2, http_category(), "GET /");
     case 20: ferry::throw_error(errc::bad_shape, "a shape");
     case 21: throw ferry::rpc_timeout("the method's own");
     case 22: throw ferry::remote_error("far::away", "passed on");
@@ -414,6 +436,47 @@ TEST_CASE("every standard exception keeps its type") {
     CHECK(e.code() == std::errc::no_space_on_device);
     CHECK(std::string(e.what()) ==
           std::system_error(std::make_error_code(std::errc::no_space_on_device), "writing").what());
+  }
+  CHECK(text_of_failure<std::future_error, fail>(self, 1, 13) ==
+        std::future_error(std::future_errc::broken_promise).what());
+  text_of_failure<std::bad_any_cast, fail>(self, 1, 14);
+  CHECK(text_of_failure<std::exception, fail>(self, 1, 15) == std::exception().what());
+  CHECK(text_of_failure<std::ios_base::failure, fail>(self, 1, 16) ==
+        std::ios_base::failure("reading", std::make_error_code(std::errc::io_error)).what());
+  CHECK(text_of_failure<std::ios_base::failure, fail>(self, 1, 17) == std::ios_base::failure("reading").what());
+  try {
+    (void)self.rpc_sync<fail>(1, 18);
+    FAIL_CHECK("nothing was thrown");
+  } catch (const std::filesystem::filesystem_error& e) {
+    CHECK(e.code() == std::errc::no_space_on_device);
+    CHECK(e.path1() == "a file");
+    CHECK(e.path2() == "b");
+    CHECK(std::string(e.what()) ==
+          std::filesystem::filesystem_error("cannot open", "a file", "b",
+                                            std::make_error_code(std::errc::no_space_on_device))
+              .what());
+  }
+  try {
+    (void)self.rpc_sync<fail>(1, 19);
+    FAIL_CHECK("nothing was thrown");
+  } catch (const std::system_error& e) {
+    CHECK(e.code() == errc::bad_shape);
+  }
+  for (int again = 0; again != 2; ++again) {
+    try {
+      // The second time through another worker.
+      if (again == 0) {
+        (void)self.rpc_sync<fail>(1, 23);
+      } else {
+        (void)self.rpc_sync<fail_beyond>(1, 23);
+      }
+      FAIL_CHECK("nothing was thrown");
+    } catch (const std::system_error& e) {
+      CHECK(std::string(e.what()) == "GET /: status 2");
+      CHECK(e.code().category().name() == std::string("http status"));
+      CHECK(e.code().value() == 2);
+      CHECK(e.code() != std::errc::no_such_file_or_directory);
+    }
   }
   text_of_failure<std::bad_alloc, fail>(self, 1, 9);
   text_of_failure<std::bad_optional_access, fail>(self, 1, 10);

@@ -547,6 +547,28 @@ TEST_CASE("a worker that leaves without waiting is gone for all members, later o
   expect_error(errc::rpc_timeout, "'w3'", [&] { late.wait_for_worker("w3", 1ms); });
 }
 
+// The caller has read of their joins, and of their leaves perhaps not; it has no connection to them.
+TEST_CASE("a call of a worker that has left is told so, also where that one was never called before") {
+  meeting_place at;
+  const ferry::worker caller = ferry::init_rpc(config_of(at.method, "caller"));
+  for (int i = 0; i != 15; ++i) {
+    const std::string name = "w" + std::to_string(i % 3);
+    ferry::worker_id id;
+    {
+      ferry::worker other = ferry::init_rpc(config_of(at.method, name));
+      id = caller.wait_for_worker(name).id();
+      other.leave();
+    }
+    try {
+      (void)caller.rpc_sync<plus_one>(id, 1);
+      FAIL_CHECK("there is nothing that answers");
+    } catch (const ferry::error& e) {
+      CAPTURE(e.what());
+      CHECK((e.kind() == errc::peer_lost || e.kind() == errc::unknown_worker));
+    }
+  }
+}
+
 TEST_CASE("a worker that answers, whatever the answer, is alive, and keeps its name") {
   meeting_place at;
   auto config = config_of(at.method, "holder");

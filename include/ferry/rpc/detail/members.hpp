@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <ferry/base/ids.hpp>
+
 namespace ferry::inline v0 {
 
 struct all_workers_t {};
@@ -23,6 +25,8 @@ class members {
   members(std::vector<std::string> names)  // NOLINT(google-explicit-constructor)
       : names_(std::move(names)), all_(false) {}
   members(std::initializer_list<std::string_view> names) : names_(names.begin(), names.end()), all_(false) {}
+  template <detail::worker_number Id>
+  members(std::initializer_list<Id>) = delete;  // by name
 
   [[nodiscard]] bool all() const noexcept { return all_; }
   /// The names as passed to the constructor; empty for all_workers.

@@ -116,9 +116,10 @@ owned_object& reference_handle::local() const {
     const auto worker = own.table->worker();
     throw_error(
         errc::not_owner,
-        fmt::format("{}: local_value of {} was called on {}, which does not own the object; use to_here(), or call "
-                    "a function on the reference",
-                    to_string(worker->agent().self()), describe("..."), to_string(owner())));
+        fmt::format(
+            "local_value of {} was called on {}, which does not own the object: {} does; use to_here(), or call a "
+            "function on the reference",
+            describe("..."), to_string(worker->agent().self()), to_string(owner())));
   }
   const ref_ptr<owned_object> object = kept_here(own);
   wait_until_made(*this, *object, no_timeout);

@@ -10,6 +10,20 @@
 #include "reference_table.hpp"
 
 namespace ferry::inline v0::detail {
+namespace {
+
+// Why the handler did not run, for those who use the object later: only the caller of the request knows what it was for.
+std::exception_ptr with_call(const incoming_call& call, const std::exception_ptr& why) {
+  try {
+    std::rethrow_exception(why);
+  } catch (const error& e) {
+    return make_error(e.kind(), fmt::format("{}: no object was made: {}", call.describe(), e.message()));
+  } catch (...) {
+    return why;
+  }
+}
+
+}  // namespace
 
 request_references* references_of_request(const incoming_call* call) noexcept {
   return call ? static_cast<request_references*>(call->find_hooks(&request_references::key_of)) : nullptr;
@@ -27,7 +41,7 @@ void request_references::handler_ended(handler_result& result) {
   if (!result.error()) return;
   if (given_up) result.expect_error();
   if (!creation) return;
-  creation->fail(result.error());
+  creation->fail(result.ran() ? result.error() : with_call(call, result.error()));
   if (result.ran()) result.answer_empty();
 }
 

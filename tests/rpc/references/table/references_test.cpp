@@ -147,6 +147,17 @@ TEST_CASE("references that a serialiser makes and drops while it writes arrive u
   for (int i = 0; i != 12; ++i) CHECK(values[static_cast<std::size_t>(i)] == i);
 }
 
+TEST_CASE("local_value beside the owner names where it was called, and the owner") {
+  cluster group(2);
+  {
+    const rref<int> there = group[0].remote<add>("worker1", 1, 2);
+    for (const std::string_view part :
+         {"was called on worker_info(id=0, name=worker0), which does not own", "worker_info(id=1, name=worker1) does"})
+      expect_error(errc::not_owner, part, [&] { (void)there.local_value(); });
+  }
+  await_no_references(group);
+}
+
 TEST_CASE("make_rref makes an object of the worker that it is called on, not of the current one") {
   cluster group(3);
   {
