@@ -108,7 +108,7 @@ void group_collective::begin_lanes() {
   if (!enter()) return;
   std::vector<std::shared_ptr<lane>> begun;
   try {
-    for (std::size_t i = 0; i != std::max<std::size_t>(group_->facts().options.window, 1); ++i) {
+    for (std::size_t i = 0; i != group_->facts().options.window; ++i) {
       auto one = begin_lane();
       if (!one) break;
       begun.push_back(std::move(one));
@@ -354,7 +354,7 @@ bool group_collective::advance(const std::shared_ptr<lane>& which) {
     switch (step.kind) {
       case what::send:
         if (!send(which, step)) return false;
-        break;
+        continue;
       case what::receive:
       case what::receive_reduce:
         if (!receive(*which, step)) return false;
@@ -375,7 +375,7 @@ bool group_collective::advance(const std::shared_ptr<lane>& which) {
       case what::store: with_own_name([&] { start_.staging->store(start_.buffers, which->piece); }); break;
     }
     const std::lock_guard lock(mutex_);
-    ++which->next;
+    ++which->next;  // send() has done that
   }
   {
     const std::lock_guard lock(mutex_);
@@ -398,7 +398,11 @@ bool group_collective::send(const std::shared_ptr<lane>& which, const group_step
   group_buffers::range range;
   if (step.part >= 0) {
     range = start_.buffers.at(which->piece, step.part);
-    if (range.count == 0) return true;
+    if (range.count == 0) {
+      const std::lock_guard lock(mutex_);
+      ++which->next;
+      return true;
+    }
   }
   group_message message;
   message.group = group_->facts().id;
@@ -415,6 +419,8 @@ bool group_collective::send(const std::shared_ptr<lane>& which, const group_step
     if (step.part >= 0) ++which->unread[static_cast<std::size_t>(step.part)];
     if (is_callers) ++reads_;
     number = next_send_++;
+    // Before the message can arrive: its receiver may then be done, and leave, and is not needed any more.
+    ++which->next;
   }
   try {
     future<void> pending;

@@ -112,6 +112,7 @@ class group_collective final : public std::enable_shared_from_this<group_collect
   void kick(std::shared_ptr<lane> which);
   /// Runs the lane until it waits. True: it has finished now.
   bool advance(const std::shared_ptr<lane>& which);
+  /// Takes the step. False: it has ended.
   bool send(const std::shared_ptr<lane>& which, const group_step& step);
   /// False: it waits.
   bool receive(lane& which, const group_step& step);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <ferry/base/log.hpp>
 #include <ferry/group/all_gather.hpp>
 #include <ferry/rpc/named.hpp>
@@ -80,7 +81,11 @@ std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker
   group_facts facts;
   facts.options = wanted;
   facts.options.limit = wanted.limit.value_or(worker->default_timeout());
-  facts.options.chunk = std::clamp<std::size_t>(wanted.chunk, 1, most_chunk);
+  if (wanted.chunk == 0 || wanted.window == 0) {
+    throw_error(errc::invalid_argument,
+                fmt::format("group '{}': group_options::{} is 0", wanted.name, wanted.chunk == 0 ? "chunk" : "window"));
+  }
+  facts.options.chunk = std::min(wanted.chunk, most_chunk);
   for (const plan_rule& each : wanted.plan) {
     if (!has_algorithm(each.op, each.use)) {
       throw_error(errc::invalid_argument, fmt::format("group '{}': there is no {} by {}", wanted.name,
@@ -96,6 +101,12 @@ std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker
     for (const std::string& name : among.names()) facts.members.push_back(agent.members().find(name));
   }
   for (const worker_info& each : facts.members) facts.names.push_back(each.name());
+  if (std::find(facts.names.begin(), facts.names.end(), agent.self().name()) == facts.names.end()) {
+    throw_error(errc::invalid_argument,
+                facts.names.empty() ? fmt::format("group '{}' has no members", wanted.name)
+                                    : fmt::format("group '{}': this worker, {}, is not one of its members: {}",
+                                                  wanted.name, to_string(agent.self()), fmt::join(facts.names, ", ")));
+  }
   const deadline until = deadline::after(facts.options.limit);
   const auto left = [&]() -> timeout {
     if (until.is_never()) return no_timeout;
@@ -183,7 +194,7 @@ group_plan group_core::plan(collective op, std::size_t bytes, device_kind memory
     made.use = algorithm::shared;
     made.chunk = segment()->layout().slot_bytes;
   }
-  made.window = std::max<std::size_t>(facts_.options.window, 1);
+  made.window = facts_.options.window;
   made.busbw_factor = 1;
   std::size_t of_piece = made.chunk;
   if (made.use == algorithm::shared) levels = 1;

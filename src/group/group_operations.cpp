@@ -15,6 +15,7 @@
 #include <ferry/tensor/factories.hpp>
 
 #include "../rpc/worker/worker_core.hpp"
+#include "../tensor/layout.hpp"
 #include "../wire/read_marks.hpp"
 #include "collective_purpose.hpp"
 #include "group_core.hpp"
@@ -65,6 +66,7 @@ class operation_start {
              "it writes to a tensor that requires a gradient: pass detach(t), or use the functions of "
              "<ferry/autograd/collectives.hpp>, which are differentiable");
     }
+    if (writes()) need_distinct(t, fmt::format("{} in group '{}'", to_string(what_.op), group_.facts().options.name));
     if ((what_.op == collective::reduce_scatter || what_.op == collective::all_to_all) &&
         (t.rank() == 0 || t.size(0) % n_ != 0)) {
       refuse(errc::bad_shape,

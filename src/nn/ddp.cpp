@@ -462,9 +462,30 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     }
   }
 
+  void set_gradient(std::size_t i) {
+    try {
+      model_->set_gradient(i, views_[i]);
+    } catch (const error& problem) {  // it was frozen after the forward pass, for example
+      throw_error(problem.kind(), fmt::format("ddp: {}: {}", trained_[i].name, problem.message()));
+    }
+  }
+
+  // What a transport of the user's gives.
+  void check_average(const tensor& average, std::size_t b) const {
+    const tensor& wanted = memory_[b];
+    if (average.defined() && average.dtype() == wanted.dtype() && average.shape() == wanted.shape()) return;
+    const auto described = [](const tensor& t) {
+      return t.defined() ? fmt::format("{} {}", dtype_name(t.dtype()), to_string(t.shape())) : std::string("undefined");
+    };
+    throw_error(average.defined() && average.shape() == wanted.shape() ? errc::bad_dtype : errc::bad_shape,
+                fmt::format("ddp: the result of ddp_options::transport for bucket {} is {}, and should be {}", b,
+                            described(average), described(wanted)));
+  }
+
   void write_results(dist_context* context) {
     for (std::size_t b = 0; b != buckets_.size(); ++b) {
       const tensor average = averages_->wait_for(b);
+      check_average(average, b);
       order(b);
       if (average.data() != memory_[b].data()) memory_[b].copy_(average);
     }
@@ -475,7 +496,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       } else if (context) {
         (void)context->accumulate(leaves_[i], views_[i].clone(), {});
       } else if (!now.defined() || now.data() != views_[i].data()) {
-        model_->set_gradient(i, views_[i]);
+        set_gradient(i);
       }
     }
     if (context) {  // the pass knows of the streams of its own nodes only

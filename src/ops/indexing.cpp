@@ -46,7 +46,9 @@ void need_within(const tensor& index, const tensor& t, std::int64_t axis, std::s
 }
 
 [[noreturn]] void refuse_index(std::int64_t place, std::int64_t places, std::string_view operation) {
-  throw_error(errc::invalid_argument, fmt::format("{}: the index {} is not below {}", operation, place, places));
+  throw_error(errc::invalid_argument,
+              fmt::format("{}: the index {} is {}", operation, place,
+                          place < 0 ? "negative; they count from 0" : fmt::format("not below {}", places)));
 }
 
 void need_in_range(const tensor& index, std::int64_t places, std::string_view operation) {

@@ -69,8 +69,9 @@ void need_context(std::string_view what, const reference_handle& caller, dist_au
   if (dist_worker::of(*caller.usable().table->worker())->find(in) != nullptr) return;
   throw_error(
       errc::invalid_argument,
-      fmt::format("{}: neither this worker nor an owner of parameters has the {}: it is over, or was never begun here",
-                  what, to_string(in)));
+      fmt::format(
+          "{}: neither this worker nor an owner of parameters has the context {}: it is over, or was never begun here",
+          what, to_string(in)));
 }
 
 std::string doing(std::string_view algorithm, std::string_view what) { return fmt::format("{}: {}", algorithm, what); }

@@ -91,7 +91,7 @@ class profiled_call final : public caller_hooks, public hooks_of_store {
     recorded_event event = event_until(now, how.code != errc{});
     if (event.failed) {
       try {
-        set_error(event, fmt::format("{}: {}", errc_name(how.code), how.text));
+        set_error(event, fmt::format("{}{}{}", errc_name(how.code), how.text.empty() ? "" : ": ", how.text));
       } catch (const std::exception&) {
         event.details.reset();  // that it failed suffices
       }

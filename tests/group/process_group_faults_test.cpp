@@ -550,7 +550,10 @@ TEST_CASE("process_group: any window and any chunk do, apart from more pieces th
     CHECK(t.at<std::uint8_t>(999) == 2);
     CHECK(group.plan(collective::all_reduce, 1000).pieces == 1);
     CHECK(group.plan(collective::all_gather, most).pieces >= 1);
-    const process_group tiny(self, ferry::all_workers, {.chunk = 0, .window = 0});
+    for (const ferry::group_options& none : {ferry::group_options{.chunk = 0}, ferry::group_options{.window = 0}})
+      expect_error(errc::invalid_argument, "is 0",
+                   [&] { const process_group refused(self, ferry::all_workers, none); });
+    const process_group tiny(self, ferry::all_workers, {.chunk = 1, .window = 1});
     tiny.all_reduce(t).get();
     CHECK(t.at<std::uint8_t>(999) == 4);
     std::uint8_t byte = 0;  // is not read

@@ -238,6 +238,13 @@ TEST_CASE("process_group: tensors of other layouts and types, empty ones, scalar
     expect_error(errc::invalid_argument, "undefined", [&] { (void)group.all_reduce(tensor()); });
     expect_error(errc::bad_dtype, "average", [&] { (void)group.all_reduce(one, reduce_op::avg); });
     expect_error(errc::bad_shape, "[3]", [&] { (void)group.all_to_all(ferry::zeros({3})); });
+    const tensor same = ferry::ones({1}).expand({4});
+    expect_error(errc::bad_shape, "all_reduce in group 'group'", [&] { (void)group.all_reduce(same); });
+    expect_error(errc::bad_shape, "more than once", [&] { (void)group.broadcast(same, 0); });
+    CHECK(group.all_gather(same).get().shape() == ferry::dims{2, 4});
+    const std::string other = self.name() == "worker0" ? "worker1" : "worker0";
+    for (const std::string& part : {std::string("group 'others'"), "name=" + self.name(), "its members: " + other})
+      expect_error(errc::invalid_argument, part, [&] { const process_group none(self, {other}, {.name = "others"}); });
     group.barrier().get();  // what was refused took no number
   });
 }
@@ -320,6 +327,24 @@ TEST_CASE("process_group: a handle that outlives its worker, and collectives und
   workers.shutdown(false);
   CHECK_THROWS_AS(pending.get(), ferry::error);
   CHECK_THROWS_AS(kept.barrier().get(), ferry::error);
+}
+
+TEST_CASE("process_group: a member may leave when its collective is complete, however far the others are") {
+  for (int i = 0; i != 10; ++i) {
+    run_cluster(4,
+                [&](ferry::worker& self) {
+                  const process_group group(self);
+                  const tensor t = ferry::ones({1000});
+                  if (i % 2 == 0) {
+                    group.all_reduce(t).get();
+                    CHECK(t.at<float>(999) == 4);
+                  } else {
+                    group.barrier().get();
+                  }
+                  self.leave();
+                },
+                {.configure = [](ferry::worker_config& config) { config.transports = {"tcp"}; }});
+  }
 }
 
 TEST_CASE(

@@ -278,6 +278,25 @@ TEST_CASE("ddp: gradients that travel as bf16, and a transport of one's own") {
   });
 }
 
+TEST_CASE(
+    "ddp: a transport whose result is not that of the bucket is named, and so is a parameter that was frozen after the "
+    "call") {
+  run_cluster(2, [](ferry::worker& self) {
+    const process_group group(self);
+    const auto gives = [](tensor result) {
+      return [result](const process_group& over, const tensor& bucket, ferry::timeout limit) {
+        return nn::average_in_place()(over, bucket, limit).then([result](const tensor&) { return result; });
+      };
+    };
+    ddp narrow(network(1), group, {.transport = gives(ferry::ones({1}))});
+    expect_error(errc::bad_shape, "ddp_options::transport for bucket 0 is f32 [1]",
+                 [&] { ferry::backward(loss_of(narrow(batch_of(group.rank(), 0)))); });
+    ddp empty(network(1), group, {.transport = gives(tensor())});
+    expect_error(errc::bad_shape, "for bucket 0 is undefined",
+                 [&] { ferry::backward(loss_of(empty(batch_of(group.rank(), 0)))); });
+  });
+}
+
 TEST_CASE("ddp: modules that differ are refused on every member") {
   run_cluster(2, [](ferry::worker& self) {
     const process_group group(self);

@@ -31,9 +31,9 @@ class worker_core;
 struct group_options {
   std::string name = "group";  ///< for error texts
   timeout limit = {};          ///< of each collective, and of the start; unset: the worker's default
-  /// The most bytes of one message. Larger tensors travel in pieces.
+  /// The most bytes of one message, at least 1. Larger tensors travel in pieces.
   std::size_t chunk = std::size_t{512} << 10U;
-  std::size_t window = 4;            ///< pieces of one collective that are under way at once
+  std::size_t window = 4;            ///< pieces of one collective that are under way at once, at least 1
   std::vector<plan_rule> plan = {};  ///< before those of default_plan
   /// Where each two members reach each other by `shm`, they share memory: that many bytes for each. 0: they do not.
   std::size_t shared_bytes = std::size_t{2} << 20U;

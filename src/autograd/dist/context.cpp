@@ -17,12 +17,18 @@ namespace {
 
 std::shared_ptr<dist_worker> autograd_here() { return dist_worker::of(*current_worker()); }
 
-void refuse_nesting() {
+// One that is over may still be there: it ended on another thread, or within a scope of values that began later and goes on.
+const dist_context* context_here() {
   const context_in_force* present = current_value(current_dist_context);
+  return present && !present->which()->is_over() ? present->which().get() : nullptr;
+}
+
+void refuse_nesting() {
+  const dist_context* present = context_here();
   if (!present) return;
   throw_error(errc::invalid_argument,
               fmt::format("context {} of distributed autograd is in force on this thread already: contexts do not nest",
-                          to_string(present->which()->id())));
+                          to_string(present->id())));
 }
 
 std::shared_ptr<dist_context> new_context(dist_worker& of) {
@@ -69,9 +75,9 @@ attached_scope::attached_scope(context_id id, const worker& of)
 attached_scope::attached_scope(const context& shared) : attached_scope(shared.state()) {}
 
 std::optional<context_id> current() noexcept {
-  const detail::context_in_force* present = current_value(detail::current_dist_context);
+  const detail::dist_context* present = detail::context_here();
   if (!present) return std::nullopt;
-  return present->which()->id();
+  return present->id();
 }
 
 bool exists(context_id id) { return detail::autograd_here()->find(id) != nullptr; }

@@ -102,6 +102,10 @@ class dist_context final : public std::enable_shared_from_this<dist_context> {
 
   /// The context is over: drops everything. Returns the workers to which it was passed on; nothing the second time.
   std::vector<worker_id> release() noexcept;
+  [[nodiscard]] bool is_over() const {
+    const std::lock_guard lock(mutex_);
+    return over_;
+  }
   [[nodiscard]] dist_autograd::context_info info() const;
 
  private:

@@ -1,6 +1,7 @@
 // Contexts: their ids, where they are in force, and how they go along with calls.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -89,6 +90,27 @@ TEST_CASE("contexts do not nest; every thread may have one of its own") {
   REQUIRE(there);
   CHECK(*there != context.id());
   CHECK_FALSE(dist::exists(*there, group[0]));
+}
+
+TEST_CASE("a context that is over is not in force, also where a scope of values that it is part of goes on") {
+  cluster group(2);
+  for (const bool elsewhere : {false, true}) {
+    CAPTURE(elsewhere);
+    auto context = std::make_unique<dist::context>(group[0]);
+    const ferry::context_values_scope goes_on(ferry::current_values());
+    if (elsewhere) {
+      std::thread([&] { context.reset(); }).join();
+    } else {
+      context.reset();
+    }
+    CHECK_FALSE(dist::current());
+    CHECK(group[0].rpc_sync<current_here>("worker1") == ~std::uint64_t{0});
+    const dist::context next(group[0]);
+    CHECK(dist::current() == next.id());
+    CHECK(group[0].rpc_sync<current_here>("worker1") == next.id().value);
+  }
+  CHECK_FALSE(dist::current());
+  CHECK(group[1].rpc_sync<current_here>("worker0") == ~std::uint64_t{0});
 }
 
 TEST_CASE("a context ends when an exception leaves its scope") {
