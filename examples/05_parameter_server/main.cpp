@@ -101,6 +101,10 @@ bool train(int rank) {
 
 int main() {
   ferry::worker self = ferry::init_rpc();
+  if (self.workers().size() < 2) {
+    std::fprintf(stderr, "the server needs at least one trainer: ferry-run -n 2 ./05_parameter_server\n");
+    return 2;
+  }
   bool right = self.id().value == 0 || train(self.id().value);
   self.shutdown();  // the server comes here at once, and serves until the trainers have come, too
 

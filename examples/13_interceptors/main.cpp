@@ -72,6 +72,10 @@ std::string ask_for_letter() { return ferry::rpc_sync<open_drawer>("worker2"); }
 int main() {
   ferry::register_exceptions<not_allowed>();
   ferry::worker self = ferry::init_rpc({.interceptors = {std::make_shared<users>()}});
+  if (self.workers().size() < 3) {
+    std::fprintf(stderr, "worker0 needs worker1 and worker2: ferry-run -n 3 ./13_interceptors\n");
+    return 2;
+  }
   bool right = true;
   if (self.id() == 0) {
     for (const char* name : {"alice", "mallory"}) {

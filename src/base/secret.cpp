@@ -42,6 +42,7 @@ std::string read_secret(const std::string& path) {
   if (!file) failed(errno);
   struct stat about {};
   if (::fstat(file.get(), &about) != 0) failed(errno);
+  if (S_ISDIR(about.st_mode)) unusable("it is a directory; name a file that holds the secret");
   if ((about.st_mode & (S_IROTH | S_IWOTH | S_IWGRP)) != 0) {
     unusable(fmt::format("every user of this machine may read it, or others than its owner may change it; chmod 600 {}",
                          path));
@@ -84,7 +85,8 @@ bool unauthenticated_allowed_by_environment() {
   const auto value = detail::environment_text("FERRY_ALLOW_UNAUTHENTICATED");
   if (value.empty() || value == "0" || value == "false") return false;
   if (value == "1" || value == "true") return true;
-  throw_error(errc::missing_environment, fmt::format("FERRY_ALLOW_UNAUTHENTICATED is '{}'; it must be 1 or 0", value));
+  throw_error(errc::missing_environment,
+              fmt::format("FERRY_ALLOW_UNAUTHENTICATED is '{}'; it must be 1 or 0 (true or false)", value));
 }
 
 }  // namespace ferry::inline v0

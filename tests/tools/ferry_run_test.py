@@ -207,6 +207,20 @@ class Environment(unittest.TestCase):
         result = shell(1, script, "--port", "4712", "--addr=::1", environment=given)
         self.assertEqual(result.stdout, "[0] ::1:4712\n")
 
+    def test_a_run_inside_a_worker_of_another_meets_elsewhere(self):
+        script = "echo $MASTER_ADDR:$MASTER_PORT"
+        given = clean_environment(RANK="1", WORLD_SIZE="2", MASTER_ADDR="example", MASTER_PORT="4711")
+        lines = shell(2, script, environment=given).stdout.splitlines()
+        self.assertEqual(len({line[4:] for line in lines}), 1)
+        self.assertRegex(lines[0], r"^\[[01]\] 127\.0\.0\.1:\d+$")
+        self.assertNotIn("4711", lines[0])
+        result = shell(1, script, "--port", "4711", "--addr", "example", environment=given)
+        self.assertEqual(result.stdout, "[0] example:4711\n")
+        # Both inner runs of an outer one that was given its port.
+        result = run("-n", "2", "--port", "4711", FERRY_RUN, "-n", "1", "sh", "-c", script)
+        self.assertEqual(len(result.stdout.splitlines()), 2)
+        self.assertNotIn("4711", result.stdout)
+
     def test_a_wrong_port_in_the_environment_is_a_usage_error(self):
         result = shell(1, "true", environment=clean_environment(MASTER_PORT="http"))
         self.assertEqual(result.returncode, 2)
@@ -232,7 +246,13 @@ class Environment(unittest.TestCase):
             self.assertEqual(made[0], "none")
         self.assertEqual(secrets(1, FERRY_SECRET="mine"), ["mine"])
         self.assertEqual(secrets(1, FERRY_SECRET_FILE="/a/file"), ["none"])
-        self.assertEqual(secrets(1, FERRY_ALLOW_UNAUTHENTICATED="1"), ["none"])
+        for allowed in ("1", "true"):
+            self.assertEqual(secrets(1, FERRY_ALLOW_UNAUTHENTICATED=allowed), ["none"])
+        for refused in ("", "0", "false"):
+            self.assertEqual(secrets(1, FERRY_ALLOW_UNAUTHENTICATED=refused)[0] == "none", not WITH_AUTHENTICATION)
+        result = shell(1, "echo ran", environment={**none, "FERRY_ALLOW_UNAUTHENTICATED": "yes"})
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertIn("FERRY_ALLOW_UNAUTHENTICATED is 'yes'; it must be 1 or 0 (true or false)", result.stderr)
 
     def test_variables_of_an_outer_run_are_replaced(self):
         result = run("-n", "1", FERRY_RUN, "-n", "2", "sh", "-c", "echo $RANK of $WORLD_SIZE")

@@ -200,7 +200,7 @@ class FerryTop(unittest.TestCase):
                 file.write(b"nothing of the kind")
             result = top("--post-mortem", directory)
             self.assertEqual(result.returncode, 0, result.stderr)
-            self.assertIn("a.flight", result.stdout)
+            self.assertIn(f"ferry-top: {os.path.join(directory, 'a.flight')}: ", result.stdout)
             self.assertEqual(result.stdout.count(": its last event was at"), 3)
             for each in (0, 1):
                 group.members[each].kill()
@@ -212,6 +212,7 @@ class FerryTop(unittest.TestCase):
                 result = top("--post-mortem", path)
                 self.assertEqual(result.returncode, 1, path)
                 self.assertIn(part, result.stdout + result.stderr)
+                self.assertTrue((result.stdout + result.stderr).startswith("ferry-top: "))
 
     def test_a_stopped_worker_is_named(self):
         with Group("nothing") as group:

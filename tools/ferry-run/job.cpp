@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <system_error>
 #include <utility>
@@ -44,12 +43,7 @@ std::string hint_for(const std::string& program, int cause) {
 // For workers on one machine that have no secret: excludes other users of the machine. Passed in the environment only,
 // which they cannot read. Empty if there is a secret, or none is needed.
 std::string secret_of_the_run(const options& chosen) {
-  const auto is_set = [](const char* name) {
-    const char* value = std::getenv(name);
-    return value && *value;
-  };
-  if (!workers_can_prove || chosen.nodes > 1) return {};
-  if (is_set("FERRY_SECRET") || is_set("FERRY_SECRET_FILE") || is_set("FERRY_ALLOW_UNAUTHENTICATED")) return {};
+  if (!workers_can_prove || !chosen.wants_secret) return {};
   std::array<unsigned char, 32> bytes{};
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) fail("getrandom");
   std::string result;

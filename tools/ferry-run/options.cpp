@@ -90,6 +90,14 @@ std::string from_environment(const char* name) {
   return value ? value : "";
 }
 
+// As ferry::unauthenticated_allowed_by_environment(); ferry-run does without the library.
+bool unauthenticated_allowed() {
+  const std::string value = from_environment("FERRY_ALLOW_UNAUTHENTICATED");
+  if (value.empty() || value == "0" || value == "false") return false;
+  if (value == "1" || value == "true") return true;
+  throw usage_error("FERRY_ALLOW_UNAUTHENTICATED is '" + value + "'; it must be 1 or 0 (true or false)");
+}
+
 /// The arguments one after the other, with "--name=value" and "-nVALUE" split.
 class argument_reader {
  public:
@@ -187,9 +195,11 @@ options parse(int argc, char** argv) {
     if (result.port != 0 && result.port == result.meet_at.port)
       throw usage_error("--port and the port of --rdzv must differ: the workers and ferry-run each listen on one");
   } else {
-    const std::string address = from_environment("MASTER_ADDR");
+    // In a worker of another run these two are where that run meets: of no use to workers of this machine.
+    const bool inside_another = result.nodes == 1 && !from_environment("RANK").empty();
+    const std::string address = inside_another ? std::string() : from_environment("MASTER_ADDR");
     if (result.address.empty()) result.address = address;
-    const std::string port = from_environment("MASTER_PORT");
+    const std::string port = inside_another ? std::string() : from_environment("MASTER_PORT");
     if (result.port == 0 && !port.empty()) result.port = to_port(port, "MASTER_PORT in the environment");
     if (result.nodes > 1) {
       if (result.address.empty() || result.port == 0)
@@ -200,6 +210,8 @@ options parse(int argc, char** argv) {
       result.address = "127.0.0.1";
     }
   }
+  result.wants_secret = result.nodes == 1 && from_environment("FERRY_SECRET").empty() &&
+                        from_environment("FERRY_SECRET_FILE").empty() && !unauthenticated_allowed();
   return result;
 }
 

@@ -27,6 +27,7 @@ struct options {
   std::string job_id;
   std::chrono::milliseconds meeting_limit{300000};
   std::string flight_records;  ///< FERRY_FLIGHT_DIRECTORY of the workers; empty: as it is
+  bool wants_secret = false;   ///< ferry-run makes one: workers of one machine have none, and must not do without
   std::vector<std::string> command;
   bool show_help = false;
   bool show_version = false;
@@ -37,8 +38,8 @@ struct usage_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Reads the command line, and MASTER_ADDR and MASTER_PORT from the environment for values that it does not set. Throws
-/// usage_error.
+/// Reads the command line, and from the environment MASTER_ADDR and MASTER_PORT for values that it does not set, and
+/// whether a secret is there or can be done without. Throws usage_error.
 options parse(int argc, char** argv);
 
 extern const char* const usage_text;

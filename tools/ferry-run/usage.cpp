@@ -11,12 +11,13 @@ Starts COUNT workers of PROGRAM on this machine and waits for them. Each worker 
   GROUP_WORLD_SIZE              the number of machines
   MASTER_ADDR, MASTER_PORT      where worker 0 serves the rendezvous
   FERRY_SECRET                  their shared secret: $FERRY_SECRET, else on one machine a random one, unless
-                                FERRY_SECRET_FILE or FERRY_ALLOW_UNAUTHENTICATED is set
+                                FERRY_SECRET_FILE is set or FERRY_ALLOW_UNAUTHENTICATED is 1 or true
   FERRY_FLIGHT_DIRECTORY        DIR of --flight-records, if given
 
   -n, --workers COUNT  workers on this machine, 1 to 4096; also --nproc-per-node
   --port PORT          MASTER_PORT; default: $MASTER_PORT, else a free port; also --master-port
   --addr ADDRESS       MASTER_ADDR; default: $MASTER_ADDR, else 127.0.0.1; also --master-addr
+                       In a worker of another run (RANK is set) these variables count with --nnodes above 1 only
   --grace SECONDS      time for workers to end after a signal or a failure before they are killed; default 10
   --flight-records DIR workers keep their last events in files there, which stay when a worker is killed; ferry-run then
                        says how to read the file. DIR is made if it is missing; best in memory, as in /dev/shm

@@ -46,6 +46,15 @@ void write_file(const std::string& path, const std::string& text) {
   if (!out) throw std::runtime_error(path + " cannot be written: " + std::strerror(errno));
 }
 
+// So that a recording is not made in vain: leaves a file that exists as it is.
+void check_writable(const std::string& path) {
+  const bool existed = ::access(path.c_str(), F_OK) == 0;
+  std::ofstream out(path, std::ios::binary | std::ios::app);
+  out.close();
+  if (!out) throw std::runtime_error(path + " cannot be written: " + std::strerror(errno));
+  if (!existed) ::unlink(path.c_str());
+}
+
 void watch(ferry::group_observer& group, const options& chosen) {
   observation before = look(group, false);
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
@@ -77,7 +86,7 @@ void dump(ferry::group_observer& group, const options& chosen) {
 }
 
 int record(ferry::group_observer& group, const options& chosen) {
-  if (!chosen.output.empty()) write_file(chosen.output, "");  // better now than after the recording
+  if (!chosen.output.empty()) check_writable(chosen.output);
   const auto found = ferry::profiler::record_group(group, chosen.length);
   for (const auto& [who, why] : found.missing)
     std::fprintf(stderr, "%s", printable("ferry-top: " + to_string(who) + " was not recorded: " + why + '\n').c_str());

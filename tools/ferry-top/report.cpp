@@ -305,7 +305,7 @@ std::string post_mortem_text(const observation& of) {
   for (const observed& each : of.workers) {
     if (!out.empty()) out += '\n';
     if (!each.snapshot) {
-      out += one_line(each.why) + '\n';
+      out += "ferry-top: " + one_line(each.why) + '\n';
       continue;
     }
     const ferry::worker_snapshot& last = *each.snapshot;

@@ -121,13 +121,13 @@ struct line {
     }
     FAIL("messages are followed at once, and are not held back");
   }
-  // Sends one that is held back.
+  // Sends one that is held back. What was learned is lost where the machine was busy in between, and learned again: also at the end
+  // of a thread, where one that is held back is written at once, and so not followed.
   void hold(const std::string& text) {
     for (int i = 0; i != 10'000; ++i) {
       if (from->send_with_next(request(text))) return;
-      (void)all_writes();
       from->send(request("l"));
-      learn();
+      (void)all_writes();
     }
     FAIL("a message was not held back");
   }
