@@ -12,12 +12,13 @@
 namespace ferry::inline v0::detail {
 
 void check_to_send(std::string_view what, const outgoing_message& message, const wire_limits& limits,
-                   std::string_view whose) {
+                   std::string_view receiver) {
   const auto refuse = [&](const std::string& has, std::uint64_t limit, std::string_view option,
                           std::string_view advice = {}) {
-    throw_error(errc::limit_exceeded, std::string(what) + " has " + has + ", " + std::string(whose) + " is " +
-                                          std::to_string(limit) + " (wire_limits::" + std::string(option) + ")" +
-                                          std::string(advice));
+    throw_error(errc::limit_exceeded, std::string(what) + " has " + has + ", the limit " +
+                                          (receiver.empty() ? std::string() : "of '" + std::string(receiver) + "' ") +
+                                          "is " + std::to_string(limit) + " (wire_limits::" + std::string(option) +
+                                          ")" + std::string(advice));
   };
   const std::uint64_t record_bytes = message.extension_bytes();
   if (record_bytes > limits.max_extension_bytes) {

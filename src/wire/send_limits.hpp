@@ -11,8 +11,9 @@
 namespace ferry::inline v0::detail {
 
 /// Throws errc::limit_exceeded, which names the limit and what the message has, if a receiver with these limits refuses the
-/// message; `what` and `whose` they are called there. Call after the last extension record.
+/// message; `what` it is called there. `receiver`: whose limits these are, if not the sender's own. Call after the last extension
+/// record.
 void check_to_send(std::string_view what, const outgoing_message& message, const wire_limits& limits,
-                   std::string_view whose = "the limit");
+                   std::string_view receiver = {});
 
 }  // namespace ferry::inline v0::detail

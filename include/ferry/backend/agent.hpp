@@ -61,8 +61,8 @@ class reply_channel {
   [[nodiscard]] virtual const worker_info* sender() const noexcept { return nullptr; }
   /// The sender's incarnation. None if the backend does not provide it.
   [[nodiscard]] virtual incarnation_id sender_incarnation() const noexcept { return {}; }
-  /// Throws errc::limit_exceeded if the caller, by its limits, would refuse the answer, which need not be finished yet.
-  virtual void check_answer(const outgoing_message& answer) const { (void)answer; }
+  /// Those that the sender applies to what it receives. Null: the default ones, or unknown.
+  [[nodiscard]] virtual std::shared_ptr<const wire_limits> sender_limits() const noexcept { return nullptr; }
   /// Sends the answer to `call_id`: reply, exception or failure. Sets the header's call_id. Never blocks; if the caller
   /// has terminated the answer is dropped. Throws what outgoing_message::finish throws; then nothing was sent.
   virtual void reply(std::uint64_t call_id, outgoing_message&& answer) = 0;

@@ -146,12 +146,12 @@ void backward(const context& in, tensor_span roots, const backward_options& opti
   detail::backward_in(in.state(), roots, options);
 }
 void backward(tensor_span roots, const backward_options& options) {
-  const detail::context_in_force* present = current_value(detail::current_dist_context);
+  const auto present = detail::context_of_thread();
   if (!present) {
     throw_error(errc::invalid_argument,
                 "no context of distributed autograd is in force on this thread: make a ferry::dist_autograd::context");
   }
-  detail::backward_in(present->which(), roots, options);
+  detail::backward_in(present, roots, options);
 }
 future<void> backward_async(context_id in, tensor_span roots, const backward_options& options) {
   return detail::backward_later(detail::autograd_of_current()->need(in), roots, options);

@@ -17,14 +17,8 @@ namespace {
 
 std::shared_ptr<dist_worker> autograd_here() { return dist_worker::of(*current_worker()); }
 
-// One that is over may still be there: it ended on another thread, or within a scope of values that began later and goes on.
-const dist_context* context_here() {
-  const context_in_force* present = current_value(current_dist_context);
-  return present && !present->which()->is_over() ? present->which().get() : nullptr;
-}
-
 void refuse_nesting() {
-  const dist_context* present = context_here();
+  const auto present = context_of_thread();
   if (!present) return;
   throw_error(errc::invalid_argument,
               fmt::format("context {} of distributed autograd is in force on this thread already: contexts do not nest",
@@ -75,7 +69,7 @@ attached_scope::attached_scope(context_id id, const worker& of)
 attached_scope::attached_scope(const context& shared) : attached_scope(shared.state()) {}
 
 std::optional<context_id> current() noexcept {
-  const detail::dist_context* present = detail::context_here();
+  const auto present = detail::context_of_thread();
   if (!present) return std::nullopt;
   return present->id();
 }

@@ -47,6 +47,11 @@ class recorded_call final : public caller_hooks {
 
 }  // namespace
 
+std::shared_ptr<dist_context> context_of_thread() noexcept {
+  const context_in_force* present = current_value(current_dist_context);
+  return present && !present->which()->is_over() ? present->which() : nullptr;
+}
+
 void context_in_force::on_request(outgoing_request& request) const {
   if (!grad_enabled()) return;
   if (dist_worker::of(request.core()).get() != &which_->home()) {

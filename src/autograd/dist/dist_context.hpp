@@ -150,5 +150,8 @@ class context_in_force final : public travelling_value {
   std::shared_ptr<dist_context> which_;
 };
 inline constexpr context_key<context_in_force> current_dist_context("ferry.dist_autograd.context");
+/// That of this thread; null: there is none. One that is over may still be among the thread's values: it ended on another thread, or
+/// within a scope of values that began later and goes on.
+[[nodiscard]] std::shared_ptr<dist_context> context_of_thread() noexcept;
 
 }  // namespace ferry::inline v0::detail

@@ -326,9 +326,17 @@ void failure_detector::on_nothing_there(peer& whom, incarnation_id incarnation, 
   // If this worker has never reached it, the address may be wrong: that is no evidence for others, but waiting cannot
   // succeed here.
   if (reached) {
-    return lose_unless_left(whom, incarnation, "it has terminated: " + outcome.why, then);
+    try {
+      return after_reading_log([this, &whom, incarnation, reason = "it has terminated: " + outcome.why, then] {
+        if (!own_.closing.load()) lose(whom, incarnation, reason, evidence::gone);
+        then();
+      });
+    } catch (const std::bad_alloc&) {
+      return then();  // its lease decides
+    }
   }
-  if (give_up) depart(whom, incarnation, "no process answers at its addresses: " + outcome.why);
+  if (!give_up) return after_reading_log(then);
+  depart(whom, incarnation, "no process answers at its addresses: " + outcome.why);
   then();
 }
 

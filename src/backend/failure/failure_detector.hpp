@@ -93,8 +93,7 @@ class failure_detector {
   void cancel_served(const remote_worker& from, std::uint64_t call_id) noexcept;
   void on_nothing_there(peer& whom, incarnation_id incarnation, const connect_outcome& outcome,
                         const std::function<void()>& then) noexcept;
-  void lose_unless_left(peer& whom, incarnation_id incarnation, const std::string& reason,
-                        const std::function<void()>& then) noexcept;
+  void after_reading_log(const std::function<void()>& next) noexcept;
   void end_links(const peer* whom, incarnation_id incarnation, errc code, const std::exception_ptr& why) noexcept;
   [[nodiscard]] std::shared_ptr<link_owner> kept_owner() const { return {own_.keep_alive(), &owner_}; }
 

@@ -156,22 +156,18 @@ void failure_detector::spread(const fence_notice& notice) noexcept {
 }
 
 // A member of a dynamic group may have announced its leave in the log only.
-void failure_detector::lose_unless_left(peer& whom, incarnation_id incarnation, const std::string& reason,
-                                        const std::function<void()>& then) noexcept {
+// A worker that has left may have been seen to do so by none that this one hears of.
+void failure_detector::after_reading_log(const std::function<void()>& next) noexcept {
   if (group_->has_log()) {
     try {
-      return run_detached(*own_.threads, [this, kept = own_.keep_alive(), &whom, incarnation, reason, then] {
-        if (!own_.closing.load()) {
-          (void)group_->read_records(deadline::after(log_grace));
-          lose(whom, incarnation, reason, evidence::gone);
-        }
-        then();
+      return run_detached(*own_.threads, [this, kept = own_.keep_alive(), next] {
+        if (!own_.closing.load()) (void)group_->read_records(deadline::after(log_grace));
+        next();
       });
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no memory to read the log first
     }
   }
-  lose(whom, incarnation, reason, evidence::gone);
-  then();
+  next();
 }
 
 void failure_detector::become_fenced(const std::string& reason) noexcept {

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "../../base/coarse_clock.hpp"
 #include "../../base/peer_log.hpp"
 #include "../../transport/reactor/held_output.hpp"
 #include "../../wire/send_limits.hpp"
@@ -72,13 +73,7 @@ channel_path path_between(const connection& route, device from, device to) noexc
 
 void check_takes(const remote_worker& peer, const outgoing_message& message) {
   const std::shared_ptr<const wire_limits> limits = peer.limits ? peer.limits->get() : nullptr;
-  if (!limits) return;
-  const frame_kind kind = message.header.kind;
-  check_to_send(kind == frame_kind::request     ? "the request"
-                : kind == frame_kind::reply     ? "the result"
-                : kind == frame_kind::exception ? "the exception"
-                                                : "the answer",
-                message, *limits, fmt::format("the limit of {}", to_string(peer.who)));
+  if (limits) check_to_send("the request", message, *limits, peer.who.name());
 }
 
 void check_carries(const connection& route, const outgoing_message& message) {
@@ -560,20 +555,21 @@ void outgoing_link::on_message(connection& from, inbound_message&& message) noex
   bool waiting = false;
   std::uint64_t late_method = 0;
   deadline until;
+  bool late = false;
   {
     std::lock_guard lock(mutex_);
     call = take(message.header.call_id, unsent, &until);
     if (!call) late_method = method_of_abandoned(message.header.call_id);
     waiting = !queue_.empty();
     bytes_received_ += message.header.message_bytes();
-    if (call && kind != frame_kind::reply) ++errors_;
+    // A handler may answer because its deadline, which is the caller's, has passed. The timer is not that quick.
+    late = call && may_have_expired(until) && (message.arrived = message.arrival()) > until.at();
+    if (call && (late || kind != frame_kind::reply)) ++errors_;
     if (!unsent.empty()) {
       --sent_;
       owner_->count_sent(-1);
     }
   }
-  // A handler may answer because its deadline, which is the caller's, has passed. The timer is not that quick.
-  const bool late = call && !until.is_never() && (message.arrived = message.arrival()) > until.at();
   if (late) {
     late_method = call->method;
     call->on_failure(errc::rpc_timeout, call_phase::waiting_for_reply, "");

@@ -70,8 +70,8 @@ class link_owner {
 channel_path path_between(const connection& route, device from, device to) noexcept;
 /// Throws errc::bad_device if the finished message has tensors on devices that the connection cannot carry.
 void check_carries(const connection& route, const outgoing_message& message);
-/// Throws errc::limit_exceeded if the message, which is not finished yet, is above a limit of the peer's.
-void check_takes(const remote_worker& peer, const outgoing_message& message);
+/// Throws errc::limit_exceeded if the request is above a limit of the peer's.
+void check_takes(const remote_worker& peer, const outgoing_message& request);
 
 /// From this worker to one peer: connecting, then open, then closed. Thread-safe.
 class outgoing_link final : public connection_receiver, public std::enable_shared_from_this<outgoing_link> {
@@ -245,7 +245,9 @@ class incoming_link final : public connection_receiver,
   [[nodiscard]] const worker_info* sender() const noexcept override { return &peer_.who; }
   [[nodiscard]] incarnation_id sender_incarnation() const noexcept override { return peer_.incarnation; }
   [[nodiscard]] bool within_process() const noexcept override { return connection_->same_process(); }
-  void check_answer(const outgoing_message& answer) const override { check_takes(peer_, answer); }
+  [[nodiscard]] std::shared_ptr<const wire_limits> sender_limits() const noexcept override {
+    return peer_.limits ? peer_.limits->get() : nullptr;
+  }
   void reply(std::uint64_t call_id, outgoing_message&& answer) override;
   void begin_call(std::uint64_t call_id, stoppable& running) override;
   void end_call(std::uint64_t call_id, const stoppable& ended) noexcept override;

@@ -46,6 +46,10 @@ std::optional<wire_limits> decode_limits(std::string_view text) {
 
 }  // namespace
 
+std::shared_ptr<const wire_limits> limits_to_publish(const wire_limits& own) {
+  return encode_limits(own) == encode_limits({}) ? nullptr : std::make_shared<const wire_limits>(own);
+}
+
 std::string this_host() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;
@@ -54,14 +58,14 @@ std::string this_host() {
   return fmt::format("{}/{}", boot, space.st_ino);
 }
 
-// Lines: the name, the incarnation, the host, the devices, the limits, a mark if it serves the store, one address each, an
-// empty one; then the metadata, which may contain anything. A version without devices, limits, or the mark parses these lines
-// as addresses that no transport supports.
+// Lines: the name, the incarnation, the host, the devices, a mark if it serves the store, the limits, one address each, an
+// empty one; then the metadata, which may contain anything. A version without devices, the mark, or limits parses these lines
+// as addresses that no transport supports; so what is newer comes later.
 std::string worker_record::encode() const {
-  return fmt::format("{}\n{:016x}\n@{}\n{}{}{}{}\n\n{}", who.name(), incarnation.value, host,
-                     devices ? fmt::format("#{}\n", devices->encode()) : "",
-                     limits ? fmt::format("{}{}\n", limits_mark, encode_limits(*limits)) : "",
-                     serves_store ? fmt::format("{}\n", store_mark) : "", fmt::join(addresses, "\n"), metadata);
+  return fmt::format(
+      "{}\n{:016x}\n@{}\n{}{}{}{}\n\n{}", who.name(), incarnation.value, host,
+      devices ? fmt::format("#{}\n", devices->encode()) : "", serves_store ? fmt::format("{}\n", store_mark) : "",
+      limits ? fmt::format("{}{}\n", limits_mark, encode_limits(*limits)) : "", fmt::join(addresses, "\n"), metadata);
 }
 
 worker_record worker_record::decode(std::string_view text, int id) {
@@ -88,14 +92,14 @@ worker_record worker_record::decode(std::string_view text, int id) {
     result.devices = std::make_shared<const device_record>(device_record::decode(addresses->substr(1)));
     if (++addresses == lines.end()) std::rethrow_exception(malformed("has no address"));
   }
+  if (*addresses == store_mark) {
+    result.serves_store = true;
+    if (++addresses == lines.end()) std::rethrow_exception(malformed("has no address"));
+  }
   if (addresses->starts_with(limits_mark)) {
     const auto limits = decode_limits(addresses->substr(limits_mark.size()));
     if (!limits) std::rethrow_exception(malformed(fmt::format("has '{}' as limits", *addresses)));
     result.limits = std::make_shared<const wire_limits>(*limits);
-    if (++addresses == lines.end()) std::rethrow_exception(malformed("has no address"));
-  }
-  if (*addresses == store_mark) {
-    result.serves_store = true;
     if (++addresses == lines.end()) std::rethrow_exception(malformed("has no address"));
   }
   result.addresses.assign(addresses, lines.end());

@@ -51,6 +51,9 @@ struct worker_record {
   [[nodiscard]] worker_devices for_checks() const noexcept { return {who.name(), devices.get()}; }
 };
 
+/// As in worker_record::limits: those that a sender can apply, if they are not the default ones.
+std::shared_ptr<const wire_limits> limits_to_publish(const wire_limits& own);
+
 /// A worker makes one of a record where it reads it, and keeps no other copy.
 using shared_record = std::shared_ptr<const worker_record>;
 

@@ -88,8 +88,7 @@ worker_record worker_group::own_record() const {
   record.addresses = ends_.advertised();
   record.metadata = own_.metadata;
   record.devices = devices_.record();
-  if (own_.options.transport.limits != wire_limits())
-    record.limits = std::make_shared<const wire_limits>(own_.options.transport.limits);
+  record.limits = limits_to_publish(own_.options.transport.limits);
   record.serves_store = group_store()->serves();
   return record;
 }

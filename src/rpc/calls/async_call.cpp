@@ -42,10 +42,11 @@ void async_call::start(outgoing_call& call) {
     ferry::agent& agent = facts().worker->agent();  // throws once it has been shut down
     ticket_ = agent.call(call.target(), std::move(call.message), *this, until, call.reader());
   } catch (...) {
-    life_.not_accepted(std::current_exception());
+    const std::exception_ptr why = not_sent(facts(), std::current_exception());
+    life_.not_accepted(why);
     stop_.reset();
     drop();
-    throw;
+    std::rethrow_exception(why);
   }
   life_.accepted(*this);
   let_go_of_hooks();

@@ -253,8 +253,9 @@ void outgoing_call::send_one_way() {
   try {
     worker()->agent().notify(target_, std::move(message));  // agent() throws once it has been shut down
   } catch (...) {
-    life_.not_accepted(std::current_exception());
-    throw;
+    const std::exception_ptr why = not_sent(life_.facts, std::current_exception());
+    life_.not_accepted(why);
+    std::rethrow_exception(why);
   }
   life_.accepted_one_way(began_, bytes);
 }
@@ -271,8 +272,9 @@ void outgoing_call::run() {
     blocking.emplace();
     ticket = agent.call(target_, std::move(message), call, until_, reply_wait::at_once);
   } catch (...) {
-    life_.not_accepted(std::current_exception());
-    throw;
+    const std::exception_ptr why = not_sent(life_.facts, std::current_exception());
+    life_.not_accepted(why);
+    std::rethrow_exception(why);
   }
   held_output::release();
   ferry::agent& agent = worker()->agent_unchecked();

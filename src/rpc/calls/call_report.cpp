@@ -121,6 +121,20 @@ void check_reply(const call_facts& facts, inbound_message& reply) {
   }
 }
 
+std::exception_ptr not_sent(const call_facts& facts, const std::exception_ptr& thrown) noexcept {
+  std::exception_ptr named = thrown;
+  (void)caught([&] {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const error& e) {
+      if (e.kind() == errc::limit_exceeded)
+        named = make_error(e.kind(), fmt::format("{}: {}", describe(facts), e.message()));
+    } catch (...) {  // NOLINT(bugprone-empty-catch): it is passed on as it is
+    }
+  });
+  return named;
+}
+
 void throw_bad_result(const call_facts& facts) {
   std::string reason = describe_exception(current_error());
   throw_error(errc::bad_result, fmt::format("{}: the result could not be decoded: {}", describe(facts), reason));

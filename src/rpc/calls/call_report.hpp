@@ -14,6 +14,8 @@ namespace ferry::inline v0::detail {
 std::string describe(const call_facts& facts);
 /// Of a timeout; "none".
 std::string in_milliseconds(timeout value);
+/// What the agent threw instead of sending: an error of a limit does not say of which call it is.
+std::exception_ptr not_sent(const call_facts& facts, const std::exception_ptr& thrown) noexcept;
 /// The error of a call that ended without a reply.
 std::exception_ptr failure_of(const call_facts& facts, errc code, call_phase phase, const std::string& detail);
 

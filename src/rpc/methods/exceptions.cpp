@@ -46,6 +46,25 @@ const std::type_info& without_nesting(const std::type_info& thrown) noexcept {
   return thrown;
 }
 
+// Its text is that of the sender, whose message of the code this program cannot know.
+class foreign_system_error final : public std::system_error {
+ public:
+  foreign_system_error(int value, const std::error_category& category, std::string text)
+      : std::system_error(value, category), text_(std::make_shared<const std::string>(std::move(text))) {}
+  [[nodiscard]] const char* what() const noexcept override { return text_->c_str(); }
+
+ private:
+  std::shared_ptr<const std::string> text_;  // copies of exceptions must not throw
+};
+
+// The type that users catch, of classes whose names are a library's own.
+const std::type_info& public_type(const std::type_info& thrown) noexcept {
+  if (std::string_view(thrown.name()) == "St13__ios_failure")
+    return typeid(std::ios_base::failure);  // libstdc++'s streams
+  if (thrown == typeid(foreign_system_error)) return typeid(std::system_error);
+  return thrown;
+}
+
 // Null for what is no C++ exception: it has no std::exception_ptr.
 const std::type_info* type_of(const std::exception_ptr& thrown) {
   if (!thrown) return nullptr;
@@ -53,7 +72,7 @@ const std::type_info* type_of(const std::exception_ptr& thrown) {
     std::rethrow_exception(thrown);
   } catch (...) {
     const std::type_info* const type = abi::__cxa_current_exception_type();
-    return type ? &without_nesting(*type) : nullptr;
+    return type ? &public_type(without_nesting(*type)) : nullptr;
   }
 }
 
@@ -154,40 +173,27 @@ const std::error_category* category_named(std::string_view name) noexcept {
   return nullptr;
 }
 
-// Its text is that of the sender, whose message of the code this program cannot know.
-class foreign_system_error final : public std::system_error {
- public:
-  foreign_system_error(int value, const std::error_category& category, std::string text)
-      : std::system_error(value, category), text_(std::make_shared<const std::string>(std::move(text))) {}
-  [[nodiscard]] const char* what() const noexcept override { return text_->c_str(); }
-
- private:
-  std::shared_ptr<const std::string> text_;  // copies of exceptions must not throw
-};
-
-// What a std::system_error is made from. Its text ends with ": <message of the code>", which constructors add again.
-struct sent_code {
-  std::error_code code;
-  std::string text;
-};
-
 std::string encode_code(const std::error_code& code) {
   return fmt::format("{} {}", code.category().name(), code.value());
 }
 
+// Takes it out of the text of an exception, which it ends, but for the causes. False: it is not there.
+bool take_suffix(std::string& text, const std::string& suffix) {
+  if (text.ends_with(suffix)) {
+    text.erase(text.size() - suffix.size());
+    return true;
+  }
+  const auto at = text.find(suffix + std::string(caused_by));
+  if (at != std::string::npos) text.erase(at, suffix.size());
+  return at != std::string::npos;
+}
+
 // "<category> <value>". None: this program does not know the category.
-std::optional<sent_code> decode_code(std::string_view what, std::string_view bytes) {
+std::optional<std::error_code> decode_code(std::string_view bytes) {
   const std::size_t space = std::min(bytes.rfind(' '), bytes.size());
   const std::error_category* const category = category_named(bytes.substr(0, space));
   if (!category) return std::nullopt;
-  sent_code sent{{parse_code(bytes.substr(std::min(space + 1, bytes.size()))), *category}, std::string(what)};
-  const std::string suffix = ": " + sent.code.message();
-  if (what.ends_with(suffix)) {
-    sent.text.erase(sent.text.size() - suffix.size());
-  } else if (const auto at = what.find(suffix + std::string(caused_by)); at != std::string_view::npos) {
-    sent.text.erase(at, suffix.size());
-  }
-  return sent;
+  return std::error_code(parse_code(bytes.substr(std::min(space + 1, bytes.size()))), *category);
 }
 
 std::exception_ptr of_foreign_category(std::string_view what, std::string_view bytes) {
@@ -204,14 +210,17 @@ std::string encode_system_error(const std::exception_ptr& thrown) {
     return encode_code(e.code());
   }
 }
+// Its text ends with ": <message of the code>", which the constructor adds again.
 template <class T>
 std::exception_ptr decode_system_error(std::string_view what, std::string_view bytes) {
-  const auto sent = decode_code(what, bytes);
-  if (!sent) return of_foreign_category(what, bytes);
+  const auto code = decode_code(bytes);
+  if (!code) return of_foreign_category(what, bytes);
+  std::string text(what);
+  (void)take_suffix(text, ": " + code->message());
   if constexpr (std::is_same_v<T, std::system_error>) {
-    return std::make_exception_ptr(T(sent->code, sent->text));
+    return std::make_exception_ptr(what == code->message() ? T(*code) : T(*code, text));
   } else {
-    return std::make_exception_ptr(T(sent->text, sent->code));
+    return std::make_exception_ptr(T(text, *code));
   }
 }
 
@@ -233,14 +242,22 @@ std::exception_ptr decode_filesystem_error(std::string_view what, std::string_vi
     each = bytes.substr(0, end);
     bytes.remove_prefix(std::min(end + 1, bytes.size()));
   }
-  const auto sent = decode_code({}, parts[0]);
-  if (!sent) return of_foreign_category(what, parts[0]);
+  const auto code = decode_code(parts[0]);
+  if (!code) return of_foreign_category(what, parts[0]);
   constexpr std::string_view before = "filesystem error: ";
-  std::string_view text = what;
-  if (text.starts_with(before)) text.remove_prefix(before.size());
-  text = text.substr(0, text.find(": " + sent->code.message()));
-  return std::make_exception_ptr(std::filesystem::filesystem_error(std::string(text), std::filesystem::path(parts[1]),
-                                                                   std::filesystem::path(parts[2]), sent->code));
+  std::string text(what);
+  if (text.starts_with(before)) text.erase(0, before.size());
+  // How many paths it was made with, which may be empty.
+  const std::string message = ": " + code->message();
+  const std::string first = fmt::format("{} [{}]", message, parts[1]);
+  const std::filesystem::path one(parts[1]);
+  const std::filesystem::path two(parts[2]);
+  using std::filesystem::filesystem_error;
+  if (take_suffix(text, fmt::format("{} [{}]", first, parts[2])))
+    return std::make_exception_ptr(filesystem_error(text, one, two, *code));
+  if (take_suffix(text, first)) return std::make_exception_ptr(filesystem_error(text, one, *code));
+  if (take_suffix(text, message)) return std::make_exception_ptr(filesystem_error(text, *code));
+  return std::make_exception_ptr(filesystem_error(text, one, two, *code));
 }
 
 // "<value>": the text follows from the code.
@@ -268,8 +285,6 @@ struct codec_table {
       text_only<std::underflow_error>("std::underflow_error"),
       text_only<std::runtime_error>("std::runtime_error"),
       {"std::system_error", &typeid(std::system_error), &encode_system_error, &decode_system_error<std::system_error>},
-      {"std::system_error", &typeid(foreign_system_error), &encode_system_error,
-       &decode_system_error<std::system_error>},
       {"std::ios_base::failure", &typeid(std::ios_base::failure), &encode_system_error,
        &decode_system_error<std::ios_base::failure>},
       {"std::filesystem::filesystem_error", &typeid(std::filesystem::filesystem_error), &encode_filesystem_error,

@@ -56,8 +56,7 @@ void reply_writer::be_exception(const std::exception_ptr& thrown) {
   try {
     encode_exception(thrown, message);
     encoded = true;
-    check_to_send("the exception", message, worker_.limits());
-    return channel_.check_answer(message);
+    return check("the exception");
   } catch (const error& e) {
     why = encoded ? e.message() : e.what();
   } catch (...) {
@@ -74,10 +73,19 @@ void reply_writer::be_exception(const std::exception_ptr& thrown) {
   be_failure(errc::bad_result, fmt::format("the exception {}, whose encoder threw {}", excerpt, why));
 }
 
+// By the limits of both ends.
+void reply_writer::check(std::string_view what) const {
+  check_to_send(what, message, worker_.limits());
+  const auto theirs = channel_.sender_limits();
+  const worker_info* const caller = channel_.sender();
+  if (theirs) check_to_send(what, message, *theirs, caller ? caller->name() : "the caller");
+}
+
 void reply_writer::be_failure(errc code, const std::string& text) {
   message.header.kind = frame_kind::failure;
   message.header.code = static_cast<std::uint32_t>(code);
-  const std::uint64_t most = worker_.limits().max_message_bytes;
+  std::uint64_t most = worker_.limits().max_message_bytes;
+  if (const auto theirs = channel_.sender_limits()) most = std::min(most, theirs->max_message_bytes);
   encode_values<std::string>(message.bytes, message.tensors,
                              std::string(beginning(text, most - std::min<std::uint64_t>(most, text_length_bytes))));
 }
@@ -99,8 +107,7 @@ void reply_writer::send() {
         std::rethrow_exception(thrown);
       }
     }
-    check_to_send(is_value() ? "the result" : "the answer", message, worker_.limits());
-    channel_.check_answer(message);
+    check(is_value() ? "the result" : "the answer");
     call_->report(is_value() ? call_moment::answered : call_moment::error_sent, message.size());
   }
   channel_.reply(id_, std::move(message));

@@ -232,17 +232,16 @@ TEST_CASE("a request above a limit of the callee alone is an error of that call"
       ferry::worker& self = group[0];
       const witness other(group);
       const auto large = std::vector{ferry::zeros({too_many / 4})};
-      for (const std::string_view part :
-           {"4194304 bytes of tensors", "the limit of worker_info(id=1, name=worker1) is 1048576",
-            "wire_limits::max_message_bytes"}) {
+      for (const std::string_view part : {"4194304 bytes of tensors", "the limit of 'worker1' is 1048576",
+                                          "wire_limits::max_message_bytes", "call of 'limits_test::count' from"}) {
         expect_error(errc::limit_exceeded, part, [&] { (void)self.rpc_sync<count>("worker1", large); });
         expect_error(errc::limit_exceeded, part, [&] { (void)self.rpc_async<count>("worker1", large).get(); });
         expect_error(errc::limit_exceeded, part, [&] { self.notify<count>("worker1", large); });
         expect_error(errc::limit_exceeded, part, [&] { (void)self.remote<count>("worker1", large).to_here(); });
       }
-      expect_limit({"the request has 5 tensors", "name=worker1) is 4", "max_tensors"},
+      expect_limit({"the request has 5 tensors", "'worker1' is 4", "max_tensors"},
                    [&] { (void)self.rpc_sync<count>("worker1", give_tensors(5, {1})); });
-      expect_limit({"max_rank", "4 dimensions", "name=worker1) is 3"}, [&] {
+      expect_limit({"max_rank", "4 dimensions", "'worker1' is 3"}, [&] {
         (void)self.rpc_sync<count>("worker1", give_tensors(2, {1, 1, 1, 1}));
       });
       adds->to_request = 9;
@@ -265,19 +264,29 @@ TEST_CASE("an answer above a limit of the caller alone is an error of that call"
       ferry::worker& self = group[0];
       {
         const witness other(group);
-        expect_limit(
-            {"the result has 4194312 bytes", "the limit of worker_info(id=0, name=worker0) is 1048576", "give_text"},
-            [&] { (void)self.rpc_sync<give_text>("worker1", too_many); });
+        expect_limit({"the result has 4194312 bytes", "the limit of 'worker0' is 1048576", "give_text"},
+                     [&] { (void)self.rpc_sync<give_text>("worker1", too_many); });
         expect_limit({"the result has 5 tensors", "max_tensors"},
                      [&] { (void)self.rpc_async<give_tensors>("worker1", 5, std::vector<std::int64_t>{1}).get(); });
-        expect_limit({"'limits_test::fail'", "std::domain_error: begins so rrr", "max_message_bytes", "name=worker0)"},
+        expect_limit({"'limits_test::fail'", "std::domain_error: begins so rrr", "max_message_bytes", "'worker0'"},
                      [&] { self.rpc_sync<fail>("worker1", too_many); });
         const auto made = self.remote<give_text>("worker1", too_many);
-        expect_limit({"max_message_bytes", "name=worker0) is 1048576"}, [&] { (void)made.to_here(); });
+        expect_limit({"max_message_bytes", "'worker0' is 1048576"}, [&] { (void)made.to_here(); });
       }
       CHECK(self.rpc_sync<give_text>("worker1", std::int64_t{most_bytes - 8}).size() == most_bytes - 8);
     }
   }
+}
+
+TEST_CASE("what cannot be answered to a caller that takes little is told in as much as that caller takes") {
+  const captured_log quiet;
+  cluster group(2, {.configure = [](ferry::worker_config& config) {
+                  if (config.name == "worker0") config.transport.limits.max_message_bytes = 1024;
+                }});
+  for (const std::string_view part :
+       {"'limits_test::fail'", "std::domain_error: begins so rrr", "the limit of 'worker0' is 1024"})
+    expect_error(errc::limit_exceeded, part, [&] { group[0].rpc_sync<fail>("worker1", 5000); });
+  expect_error(errc::limit_exceeded, "give_text", [&] { (void)group[0].rpc_sync<give_text>("worker1", 5000); });
 }
 
 }  // namespace limits_test

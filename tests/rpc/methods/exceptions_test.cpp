@@ -6,6 +6,7 @@
 #include <barrier>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <ios>
@@ -155,6 +156,18 @@ int fail(int which) {
     case 18:
       throw std::filesystem::filesystem_error("cannot open", "a file", "b",
                                               std::make_error_code(std::errc::no_space_on_device));
+    case 24:
+      throw std::filesystem::filesystem_error("cannot open", "a file", std::make_error_code(std::errc::io_error));
+    case 25: throw std::filesystem::filesystem_error("cannot open", std::make_error_code(std::errc::io_error));
+    case 26: throw std::filesystem::filesystem_error("a", "", "b [c]", std::make_error_code(std::errc::io_error));
+    case 27: return static_cast<int>(std::filesystem::file_size("/there is/no such file"));
+    case 28: {
+      std::ifstream file;
+      file.exceptions(std::ios::failbit);
+      file.open("/there is/no such file");
+      return 0;
+    }
+    case 29: throw std::system_error(std::make_error_code(std::errc::io_error));
     case 19: throw std::system_error(ferry::make_error_code(errc::bad_shape), "of ferry");
     case 23: throw std::system_error(2, http_category(), "GET /");
     case 20: ferry::throw_error(errc::bad_shape, "a shape");
@@ -194,6 +207,9 @@ int fail_with_causes(int which) {
       case 2: std::throw_with_nested(ferry::error(errc::bad_shape, "cannot read"));
       case 3: std::throw_with_nested(unregistered_error("cannot read"));
       case 4: std::throw_with_nested(std::system_error(std::make_error_code(std::errc::io_error), "reading"));
+      case 5:
+        std::throw_with_nested(
+            std::filesystem::filesystem_error("reading", "a file", std::make_error_code(std::errc::io_error)));
       default: return which;
     }
   }
@@ -403,6 +419,8 @@ TEST_CASE("an exception with nested ones keeps its type, and its text names its 
     check_contains(text, "reading" + causes);
     CHECK(text.find("error", text.rfind(": ")) != std::string::npos);
   }
+  check_contains(text_of_failure<std::filesystem::filesystem_error, fail_with_causes>(group[0], "worker1", 5),
+                 "reading" + causes);
   CHECK(text_of_failure<std::runtime_error, fail_without_cause>(group[0], "worker1") == "first of all");
   const std::string many = text_of_failure<std::runtime_error, fail_with_many_causes>(group[0], "worker1");
   CHECK(many.starts_with("100; caused by std::runtime_error: 99; "));
@@ -444,6 +462,25 @@ TEST_CASE("every standard exception keeps its type") {
   CHECK(text_of_failure<std::ios_base::failure, fail>(self, 1, 16) ==
         std::ios_base::failure("reading", std::make_error_code(std::errc::io_error)).what());
   CHECK(text_of_failure<std::ios_base::failure, fail>(self, 1, 17) == std::ios_base::failure("reading").what());
+  for (const int which : {16, 17, 18, 19, 24, 25, 26, 27, 28, 29}) {
+    CAPTURE(which);
+    std::string here;
+    try {
+      (void)fail(which);
+    } catch (const std::exception& e) {
+      here = e.what();
+    }
+    REQUIRE_FALSE(here.empty());
+    std::string there;
+    try {
+      (void)self.rpc_sync<fail>(1, which);
+    } catch (const std::system_error& e) {
+      there = e.what();
+    }
+    CHECK(there == here);
+  }
+  CHECK_THROWS_AS(self.rpc_sync<fail>(1, 27), std::filesystem::filesystem_error);
+  CHECK_THROWS_AS(self.rpc_sync<fail>(1, 28), std::ios_base::failure);
   try {
     (void)self.rpc_sync<fail>(1, 18);
     FAIL_CHECK("nothing was thrown");

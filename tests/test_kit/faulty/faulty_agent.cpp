@@ -30,7 +30,6 @@ class faulty_channel final : public reply_channel {
                  std::uint64_t method)
       : engine_(std::move(engine)), inner_(std::move(inner)), peer_(std::move(peer)), method_(method) {}
 
-  void check_answer(const outgoing_message& answer) const override { inner_->check_answer(answer); }
   void reply(std::uint64_t call_id, outgoing_message&& answer) override {
     const fault_decision decision =
         engine_->rules().decide({kind_of(answer.header), fault_direction::sending, peer_, method_, answer.payload()});
@@ -69,6 +68,9 @@ class faulty_channel final : public reply_channel {
   void handled(std::uint64_t bytes) noexcept override { inner_->handled(bytes); }
   [[nodiscard]] const worker_info* sender() const noexcept override { return inner_->sender(); }
   [[nodiscard]] incarnation_id sender_incarnation() const noexcept override { return inner_->sender_incarnation(); }
+  [[nodiscard]] std::shared_ptr<const wire_limits> sender_limits() const noexcept override {
+    return inner_->sender_limits();
+  }
 
  private:
   const std::shared_ptr<fault_engine> engine_;

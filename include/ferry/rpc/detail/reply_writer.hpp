@@ -39,6 +39,7 @@ class reply_writer {
 
  private:
   void place();
+  void check(std::string_view what) const;  // throws errc::limit_exceeded
 
   incoming_call* const call_;
   worker_core& worker_;

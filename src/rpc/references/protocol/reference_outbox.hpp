@@ -47,7 +47,7 @@ class reference_outbox {
   [[nodiscard]] clock::time_point due_at() const noexcept { return std::max(send_at_, retry_at_); }
   /// Puts the next batch to send into `batch`. Its controls stay queued until answered(). Strong guarantee.
   void begin(std::vector<reference_control>& batch) {
-    const std::size_t count = std::min(size(), most_at_once);
+    const std::size_t count = std::min(size(), most_);
     const auto from = waiting_.begin() + static_cast<std::ptrdiff_t>(first_);
     batch.assign(from, from + static_cast<std::ptrdiff_t>(count));
     under_way_ = true;
@@ -67,6 +67,15 @@ class reference_outbox {
     in_batch_ = 0;
     pause_ = first_pause;
     retry_at_ = {};
+  }
+  /// The batch is above a limit of the peer's: the next ones are half as long. False if it was one control, which failed() is for.
+  bool shrink() noexcept {
+    if (in_batch_ <= 1) return false;
+    most_ = in_batch_ / 2;
+    under_way_ = false;
+    in_batch_ = 0;
+    flush();
+    return true;
   }
   void failed(clock::time_point now) {
     ++failures_;
@@ -95,6 +104,7 @@ class reference_outbox {
   std::vector<reference_control> waiting_;  // from first_ on
   std::size_t first_ = 0;
   std::size_t in_batch_ = 0;
+  std::size_t most_ = most_at_once;
   bool under_way_ = false;
   int failures_ = 0;
   std::uint64_t question_ = 0;

@@ -154,10 +154,26 @@ void reference_table::send_controls() noexcept {
       encode_payload<reference_batch>(message, call->batch);
       (void)own->agent_unchecked().call({to.id, to.incarnation}, std::move(message), *call, until, reply_wait::none);
       (void)call.release();
-    } catch (const std::exception&) {  // no memory, worker no longer in the group, ...: retried later
+    } catch (const error& problem) {
+      if (problem.kind() == errc::limit_exceeded) {
+        if (send_fewer(to)) continue;
+        log_about(to.id, log_level::warning, [&] {
+          return fmt::format("{}: a control of references does not reach {}: {}",
+                             to_string(own->agent_unchecked().self()), to.id.value, problem.what());
+        });
+      }
+      unanswered(to);
+    } catch (const std::exception&) {  // no memory, for example: retried later
       unanswered(to);
     }
   }
+}
+
+// The peer takes smaller messages only.
+bool reference_table::send_fewer(const peer_incarnation& to) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto outbox = outboxes_.find(to);
+  return outbox != outboxes_.end() && outbox->second.shrink();
 }
 
 // Asks the group about a peer that does not answer. If it terminated before this worker joined, no notification

@@ -93,6 +93,7 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   void answered(const peer_incarnation& by, const std::vector<reference_control>& controls,
                 const reference_answers& answers);
   void unanswered(const peer_incarnation& by) noexcept;
+  bool send_fewer(const peer_incarnation& to) noexcept;
 
   // ---- the group
   void gone(worker_id id, incarnation_id incarnation) noexcept;

@@ -89,4 +89,18 @@ TEST_CASE("a worker that serves no functions takes part in reference counting") 
   await_no_references(group);
 }
 
+TEST_CASE("references are counted, and let go of, at an owner that takes small messages") {
+  for (const std::uint64_t most : {1024, 16384}) {
+    CAPTURE(most);
+    cluster group(2, {.configure = [most](ferry::worker_config& config) {
+                    if (config.name == "worker1") config.transport.limits.max_message_bytes = most;
+                  }});
+    std::vector<rref<int>> all;
+    for (int i = 0; i != 1500; ++i) all.push_back(group[0].remote<add>("worker1", i, 1));
+    CHECK(all.back().to_here() == 1500);
+    all.clear();
+    await_no_references(group);
+  }
+}
+
 }  // namespace reference_serving_test
