@@ -78,7 +78,7 @@ class failure_detector {
   /// The same; throws std::bad_alloc before anything has changed.
   void accept_fence(const std::string& reason);
 
-  /// Why that incarnation of it is lost, or that it has left, if so.
+  /// Why that incarnation of it is lost, or that it has left or was replaced, if so.
   [[nodiscard]] std::optional<std::string> end_of(const peer& whom, incarnation_id incarnation) const;
   [[nodiscard]] std::uint64_t lost_workers() const noexcept { return lost_workers_.load(); }
   /// How long `of` has been silent, if this worker would notice.

@@ -198,7 +198,11 @@ void failure_detector::accept_fence(const std::string& reason) {
 
 std::optional<std::string> failure_detector::end_of(const peer& whom, incarnation_id incarnation) const {
   const std::lock_guard lock(whom.mutex);
-  if (whom.record->incarnation != incarnation) return {};
+  if (whom.state == peer_state::unknown) return {};
+  if (whom.record->incarnation != incarnation) {
+    return fmt::format("it is no longer a member of the group; its id was reassigned to {}",
+                       to_string(whom.record->who));
+  }
   if (whom.state == peer_state::lost) return whom.why_lost();
   if (whom.state == peer_state::left || whom.state == peer_state::leaving) return "it has left the group";
   return {};
