@@ -77,8 +77,9 @@ void reply_writer::be_exception(const std::exception_ptr& thrown) {
 void reply_writer::check(std::string_view what) const {
   check_to_send(what, message, worker_.limits());
   const auto theirs = channel_.sender_limits();
+  if (!theirs) return;
   const worker_info* const caller = channel_.sender();
-  if (theirs) check_to_send(what, message, *theirs, caller ? caller->name() : "the caller");
+  check_to_send(what, message, *theirs, caller ? caller->name() : "the caller");
 }
 
 void reply_writer::be_failure(errc code, const std::string& text) {
