@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "../base/printable.hpp"
 #include "html_text.hpp"
 
 namespace ferry::inline v0::detail {
@@ -291,16 +292,6 @@ const metrics_question* question_at(std::string_view path) noexcept {
 }
 
 // ---------------------------------------------------------------- text
-
-// Names come from peers: what would move the cursor of a terminal is shown as a question mark.
-std::string printable(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) c = '?';
-  }
-  return result;
-}
 
 std::size_t width_of(std::string_view utf8) {
   return static_cast<std::size_t>(

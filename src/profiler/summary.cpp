@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "../base/printable.hpp"
 #include "bounded_sum.hpp"
 #include "events_by_name.hpp"
 #include "own_times.hpp"
@@ -48,14 +49,15 @@ std::string path_table(const profiler::profile& from, const profiler::event& of,
                                                                                                       found.end());
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second.total > b.second.total; });
-  std::string text = fmt::format("\nthe critical path of {}, {} us:\n{:>14}{:>8}{:>8}  {:<12}{:<24}{}\n", of.name,
-                                 in_microseconds(of.duration_ns()), "us", "share", "steps", "", "worker", "event");
+  std::string text =
+      fmt::format("\nthe critical path of {}, {} us:\n{:>14}{:>8}{:>8}  {:<12}{:<24}{}\n", printable(of.name),
+                  in_microseconds(of.duration_ns()), "us", "share", "steps", "", "worker", "event");
   for (std::size_t i = 0; i != std::min(rows, sorted.size()); ++i) {
     const auto& [what, each] = sorted[i];
     const auto& [node, time, name] = what;
     text += fmt::format("{:>14}{:>7.1f}%{:>8}  {:<12}{:<24}{}\n", in_microseconds(each.total),
                         100 * static_cast<double>(each.total) / static_cast<double>(of.duration_ns()), each.steps,
-                        name_of_time(time), worker_name(from, node), name);
+                        name_of_time(time), printable(worker_name(from, node)), printable(name));
   }
   if (sorted.size() > rows) text += fmt::format("and {} more\n", sorted.size() - rows);
   return text;
@@ -118,12 +120,13 @@ std::string table(const profile& from, std::size_t rows) {
   for (const worker_share& each : all.workers) {
     const auto clock = std::find_if(from.clocks.begin(), from.clocks.end(),
                                     [&](const clock_offset& one) { return one.node == each.node; });
-    text += fmt::format("{:<24}{:>12}{:>16}{:>12}{:>12}{:>12}{:>10}{:>16}\n",
-                        detail::worker_name(from, each.node) + (each.node == all.straggler ? " (longest)" : ""),
-                        detail::in_microseconds(each.compute_ns), detail::in_microseconds(each.communication_ns),
-                        detail::in_microseconds(each.waiting_ns), detail::in_microseconds(each.queueing_ns),
-                        detail::in_microseconds(each.idle_ns), each.events,
-                        clock == from.clocks.end() ? "" : detail::in_microseconds(clock->uncertainty_ns));
+    text += fmt::format(
+        "{:<24}{:>12}{:>16}{:>12}{:>12}{:>12}{:>10}{:>16}\n",
+        detail::printable(detail::worker_name(from, each.node)) + (each.node == all.straggler ? " (longest)" : ""),
+        detail::in_microseconds(each.compute_ns), detail::in_microseconds(each.communication_ns),
+        detail::in_microseconds(each.waiting_ns), detail::in_microseconds(each.queueing_ns),
+        detail::in_microseconds(each.idle_ns), each.events,
+        clock == from.clocks.end() ? "" : detail::in_microseconds(clock->uncertainty_ns));
   }
   const std::vector<detail::named_events> sorted = detail::events_by_name(from);
   const bool devices =
@@ -143,7 +146,7 @@ std::string table(const profile& from, std::size_t rows) {
         "{:>8}{:>8}{:>14}{:>14}{:>14}{}  {}\n", each.count, each.failed, detail::in_microseconds(each.total_ns),
         detail::in_microseconds(each.own_ns), detail::in_microseconds(each.longest_ns),
         device_columns(each.devices.empty() ? "" : detail::in_microseconds(each.on_device_ns), devices_of(each)),
-        each.name);
+        detail::printable(each.name));
   }
   if (sorted.size() > rows) text += fmt::format("and {} more\n", sorted.size() - rows);
   if (const event* longest = longest_event(from)) text += detail::path_table(from, *longest, rows);

@@ -492,6 +492,14 @@ TEST_CASE("the table says where the time of each worker went") {
   CHECK(text.find("call#remote_op: f") != std::string::npos);
 }
 
+TEST_CASE("the table shows control characters of names as question marks") {
+  profile from = two_workers();
+  for (profiler::event& each : from.events) each.name += "\x1b[2J\n";
+  const std::string text = profiler::table(from);
+  CHECK(text.find('\x1b') == std::string::npos);
+  CHECK(text.find("?[2J?\n") != std::string::npos);
+}
+
 TEST_CASE("what a pass waits for is no work of its worker") {
   profile from = two_workers();
   from.events.clear();

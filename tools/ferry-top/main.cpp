@@ -16,12 +16,14 @@
 #include <ferry/profiler.hpp>
 #include <ferry/rpc/group_observer.hpp>
 
+#include "base/printable.hpp"
 #include "options.hpp"
 #include "report.hpp"
 
 namespace {
 
 using namespace ferry_top;
+using ferry::detail::printable_lines;
 
 // JSON escapes what is not text itself.
 void print(const std::string& text) {
@@ -59,7 +61,7 @@ void watch(ferry::group_observer& group, const options& chosen) {
   observation before = look(group, false);
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   const auto show = [&](const observation& earlier, const observation& now) {
-    return printable(table(earlier, now, diagnose(now, chosen.older_than), chosen.older_than));
+    return printable_lines(table(earlier, now, diagnose(now, chosen.older_than), chosen.older_than));
   };
   if (!chosen.once) print((terminal ? "\033[H\033[2J" : "") + show({}, before));
   for (;;) {
@@ -82,14 +84,15 @@ void dump(ferry::group_observer& group, const options& chosen) {
   } else {
     write_file(chosen.output, text);
   }
-  std::fputs(printable(findings_text(found, chosen.older_than)).c_str(), stderr);
+  std::fputs(printable_lines(findings_text(found, chosen.older_than)).c_str(), stderr);
 }
 
 int record(ferry::group_observer& group, const options& chosen) {
   if (!chosen.output.empty()) check_writable(chosen.output);
   const auto found = ferry::profiler::record_group(group, chosen.length);
   for (const auto& [who, why] : found.missing)
-    std::fprintf(stderr, "%s", printable("ferry-top: " + to_string(who) + " was not recorded: " + why + '\n').c_str());
+    std::fprintf(stderr, "%s",
+                 printable_lines("ferry-top: " + to_string(who) + " was not recorded: " + why + '\n').c_str());
   if (found.merged.node < 0) throw std::runtime_error("no worker was recorded");
   // What is drawn is as certain as the network is fast; the profile says how certain.
   constexpr std::chrono::hours any{1};
@@ -98,7 +101,7 @@ int record(ferry::group_observer& group, const options& chosen) {
                                   ? ferry::profiler::html_page(found.merged, {.largest_uncertainty = any})
                                   : ferry::profiler::chrome_trace(found.merged, {.largest_uncertainty = any}));
   }
-  print(printable(ferry::profiler::table(found.merged)));
+  print(ferry::profiler::table(found.merged));
   return found.missing.empty() ? 0 : 1;
 }
 
@@ -106,7 +109,7 @@ int post_mortem(const options& chosen) {
   const observation found = read_files(chosen.files);
   const bool json = chosen.json || !chosen.output.empty();
   const std::string text =
-      json ? dump_json(found, diagnose(found, chosen.older_than)) : printable(post_mortem_text(found));
+      json ? dump_json(found, diagnose(found, chosen.older_than)) : printable_lines(post_mortem_text(found));
   if (chosen.output.empty()) {
     print(text);
   } else {
@@ -138,7 +141,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "ferry-top: %s\nsee ferry-top --help\n", e.what());
     return 2;
   } catch (const std::exception& e) {
-    std::fputs(printable(std::string("ferry-top: ") + e.what() + '\n').c_str(), stderr);
+    std::fputs(printable_lines(std::string("ferry-top: ") + e.what() + '\n').c_str(), stderr);
     return 1;
   }
 }

@@ -336,16 +336,4 @@ std::string findings_text(const diagnosis& found, std::chrono::nanoseconds older
   return out;
 }
 
-// C0, DEL, and C1, which UTF-8 writes as c2 80 to c2 9f. A newline ends a line of the tool's own.
-std::string printable(std::string text) {
-  for (std::size_t i = 0; i != text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if ((byte < 0x20 && byte != '\n') || byte == 0x7f) text[i] = '?';
-    if (byte != 0xc2 || i + 1 == text.size()) continue;
-    const auto next = static_cast<unsigned char>(text[i + 1]);
-    if (next >= 0x80 && next <= 0x9f) text[i] = text[i + 1] = '?';
-  }
-  return text;
-}
-
 }  // namespace ferry_top

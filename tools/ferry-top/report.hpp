@@ -23,7 +23,4 @@ namespace ferry_top {
 /// A line for each finding; "Nothing conspicuous" if there is none.
 [[nodiscard]] std::string findings_text(const diagnosis& found, std::chrono::nanoseconds older_than);
 
-/// Text with names and errors of others in it, for a terminal: control characters, which could move the cursor, become '?'.
-[[nodiscard]] std::string printable(std::string text);
-
 }  // namespace ferry_top

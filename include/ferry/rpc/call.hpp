@@ -116,17 +116,33 @@ class outgoing_call {
 
 /// Passes the records of `reply` to their readers. Returns if `reply` is a value; otherwise throws the error it carries.
 void check_reply(const call_facts& facts, inbound_message& reply);
+/// Throws `problem`, which ended the encoding of arguments, again, with the call's name.
+[[noreturn]] void throw_not_encoded(const call_facts& facts, const error& problem);
 /// Throws errc::bad_result, wrapping the current exception.
 [[noreturn]] void throw_bad_result(const call_facts& facts);
 const wire_limits& reply_limits(const call_facts& facts) noexcept;
+
+/// What a result is decoded into.
+template <class R>
+R empty_result(const call_facts& facts) {
+  static_assert(std::is_default_constructible_v<R>,
+                "ferry: the result type of a remote call must be default-constructible");
+  if constexpr (std::is_nothrow_default_constructible_v<R>) {
+    return R{};
+  } else {
+    try {
+      return R{};
+    } catch (...) {
+      throw_bad_result(facts);
+    }
+  }
+}
 
 template <class R>
 R decode_result(const call_facts& facts, inbound_message& reply) {
   check_reply(facts, reply);
   if constexpr (!std::is_void_v<R>) {
-    static_assert(std::is_default_constructible_v<R>,
-                  "ferry: the result type of a remote call must be default-constructible");
-    R value{};
+    R value = empty_result<R>(facts);
     try {
       decode_payload(reply, reply_limits(facts), value);
     } catch (...) {
@@ -236,11 +252,29 @@ class call_state final : public future_state<R>, public async_call {
   void drop() noexcept override { this->release(); }
 };
 
-// Encodes `args` as the parameters of F.
+// Encodes `args` as the parameters of F. Exceptions of the arguments' own functions pass as they are.
 template <class... Wire, class... A>
-void encode_arguments(outgoing_message& message, std::tuple<Wire...>*, const A&... args) {
-  encode_payload<Wire...>(message, args...);
+void encode_arguments(outgoing_call& call, std::tuple<Wire...>*, const A&... args) {
+  try {
+    encode_payload<Wire...>(call.message, args...);
+  } catch (const error& problem) {
+    throw_not_encoded(call.facts(), problem);
+  }
 }
+
+/// Whether A is encoded as the parameter of a method.
+template <class A, class Wire>
+inline constexpr bool is_argument_for = std::is_convertible_v<const A&, Wire> ||
+                                        std::is_constructible_v<Wire, const A&> || written_as_vector<Wire, A> ||
+                                        std::is_same_v<std::remove_cvref_t<A>, Wire>;
+
+/// The diagnosis of one argument, whose place counts from 1: compilers print the types of what they instantiate.
+template <std::size_t Place, class Parameter, class Argument>
+struct argument {
+  static_assert(is_argument_for<Argument, wire_type<Parameter>>,
+                "ferry: an argument of the call cannot be converted to the method's parameter: argument<place, parameter, "
+                "argument> says which one");
+};
 
 template <auto F, method_flavour Flavour, class... A>
 consteval void check_arguments() {
@@ -250,12 +284,8 @@ consteval void check_arguments() {
                 "(a member function takes its object first)");
   if constexpr (sizeof...(A) == std::tuple_size_v<parameters>) {
     []<std::size_t... I>(std::index_sequence<I...>) {
-      static_assert((std::is_convertible_v<const A&, wire_type<std::tuple_element_t<I, parameters>>> && ...) ||
-                        ((std::is_convertible_v<const A&, wire_type<std::tuple_element_t<I, parameters>>> ||
-                          std::is_constructible_v<wire_type<std::tuple_element_t<I, parameters>>, const A&> ||
-                          written_as_vector<wire_type<std::tuple_element_t<I, parameters>>, A> ||
-                          std::is_same_v<std::remove_cvref_t<A>, wire_type<std::tuple_element_t<I, parameters>>>)&&...),
-                    "ferry: an argument of the call cannot be converted to the method's parameter");
+      if constexpr (!(is_argument_for<A, wire_type<std::tuple_element_t<I, parameters>>> && ...))
+        (static_cast<void>(sizeof(argument<I + 1, std::tuple_element_t<I, parameters>, A>)), ...);
     }(std::index_sequence_for<A...>{});
   }
 }
@@ -265,7 +295,7 @@ template <auto F, method_flavour Flavour, class Call, class... A>
 void write_arguments(Call& call, A&&... args) {
   check_arguments<F, Flavour, std::remove_cvref_t<A>...>();
   using wires = typename holders<typename parts_of<F, Flavour>::parameters>::type;
-  encode_arguments(call.message, static_cast<wires*>(nullptr), args...);
+  encode_arguments(call, static_cast<wires*>(nullptr), args...);
   call.seal();
   if constexpr ((is_given<A> || ...)) {
     if (call.gives_values()) drop_given_values<A...>(args...);

@@ -259,6 +259,18 @@ struct declared_backend<Options> {
 };
 }  // namespace detail
 
+/// Starts a worker with a backend known at compile time: init_rpc<my_backend>({.name = ...}). Its options are those of
+/// backend_traits<Backend>::construct_options(), with what `config` says.
+template <class Backend>
+worker init_rpc(const worker_config& config) {
+  static_assert(sizeof(detail::backend_diagnosis<Backend>) != 0);
+  if constexpr (rpc_backend<Backend>) {
+    return init_rpc(backend_list<Backend>{}, backend_traits<Backend>::name, config);
+  } else {
+    return {};
+  }
+}
+
 /// Starts a worker with a backend known at compile time and options of its own type. A setting that only `config` or
 /// only `options` changes from its default is taken from there; throws errc::invalid_argument if both set it to
 /// different values.

@@ -272,7 +272,7 @@ constexpr void require_wire_serialisable() {
                 "ferry: this type has no serialiser. Give it one of cereal's: template <class Archive> void "
                 "serialize(Archive& ar) { ar(first_member, second_member); } in the class, or a free function "
                 "serialize(Archive& ar, type& value) in its namespace, or save and load; they must be declared before "
-                "the call");
+                "the call, and public (or the class has: friend class cereal::access)");
 }
 
 }  // namespace detail

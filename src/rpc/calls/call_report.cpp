@@ -135,6 +135,10 @@ std::exception_ptr not_sent(const call_facts& facts, const std::exception_ptr& t
   return named;
 }
 
+void throw_not_encoded(const call_facts& facts, const error& problem) {
+  throw_error(problem.kind(), fmt::format("{}: in its arguments: {}", describe(facts), problem.message()));
+}
+
 void throw_bad_result(const call_facts& facts) {
   std::string reason = describe_exception(current_error());
   throw_error(errc::bad_result, fmt::format("{}: the result could not be decoded: {}", describe(facts), reason));

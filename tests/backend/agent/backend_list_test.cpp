@@ -89,8 +89,13 @@ TEST_CASE("[row 13] a worker starts with the backend picked by name, or with a b
     CHECK(backend_test::started_by_name == before + 1);
     CHECK(self.rpc_sync<backend_test::twice>("alone", 4) == 8);
   }
+  {
+    ferry::worker self = ferry::init_rpc<backend_test::counting>(lonely(directory, "four"));
+    CHECK(backend_test::started_by_name == before + 2);
+    CHECK(self.rpc_sync<backend_test::twice>("alone", 5) == 10);
+  }
   expect_error(ferry::errc::unknown_backend, "'nonsense'",
-               [&] { (void)ferry::init_rpc(backends{}, "nonsense", lonely(directory, "four")); });
+               [&] { (void)ferry::init_rpc(backends{}, "nonsense", lonely(directory, "five")); });
 }
 
 TEST_CASE("a backend constructs its options from the common ones") {

@@ -50,6 +50,20 @@ struct narrow {
   }
 };
 
+struct shape {
+  [[nodiscard]] virtual double area() const = 0;
+  virtual ~shape() = default;
+};
+class closed {
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(value_);
+  }
+  int value_ = 0;
+};
+int open_up(closed value);
+double mix(int a, const std::string& b, double c);
+
 struct parent {
   [[nodiscard]] int of_parent() const;
 };
@@ -344,5 +358,23 @@ void use(const ferry::worker& self) {
 #endif
 #if CASE == 68  // expect: deleted
   self.barrier({0, 1});
+#endif
+#if CASE == 69  // expect: ferry: make<T> makes objects, and T is abstract
+  (void)self.remote<ferry::make<shape>>("worker1");
+#endif
+#if CASE == 70  // expect: and public (or the class has: friend class cereal::access)
+  self.rpc_sync<open_up>("worker1", closed());
+#endif
+#if CASE == 71  // expect: argument<3, double, char
+  self.rpc_sync<mix>("worker1", 1, "text", "text");
+#endif
+#if CASE == 72  // expect: ferry: what this co_await is given is no awaitable
+  const auto await_a_value = [](const ferry::worker& here) -> ferry::task<int> {
+    co_return co_await here.rpc_sync<add>("worker1", 1, 2);
+  };
+  (void)await_a_value(self);
+#endif
+#if CASE == 73  // expect: ferry: this type is no backend: specialise ferry::backend_traits for it
+  (void)ferry::init_rpc<shape>({.name = "worker0"});
 #endif
 }

@@ -281,6 +281,26 @@ struct throws_on_load {
     if (really) throw std::domain_error("cannot be loaded");
   }
 };
+struct throws_errors_of_ferry_on_save {
+  template <class Archive>
+  void save(Archive&) const {
+    ferry::throw_error(errc::bad_shape, "not square");
+  }
+  template <class Archive>
+  void load(Archive&) {}
+};
+struct throws_when_made {
+  static inline std::atomic<bool> now{false};
+  throws_when_made() {
+    if (now) throw std::domain_error("cannot be made");
+  }
+  explicit throws_when_made(int given) : value(given) {}
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(value);
+  }
+  int value = 0;
+};
 struct throws_an_int_on_load {
   template <class Archive>
   void save(Archive& archive) const {
@@ -312,6 +332,8 @@ int take_unloadable(const throws_on_load&) { return 1; }
 int take_int_thrower(const throws_an_int_on_load&) { return 1; }
 throws_on_save give_unsaveable(bool really) { return {really}; }
 throws_on_load give_unloadable(bool really) { return {really}; }
+throws_when_made give_unmakeable() { return throws_when_made(7); }
+int take_unnameable(throws_errors_of_ferry_on_save) { return 1; }
 sends_too_little give_little() { return {}; }
 ferry::future<throws_on_save> give_unsaveable_later() { return ferry::make_ready_future(throws_on_save{}); }
 
@@ -632,6 +654,12 @@ TEST_CASE("arguments that cannot be encoded are the caller's own error, and noth
     CHECK_THROWS_WITH_AS(group[0].notify<take_unsaveable>("worker1", throws_on_save{}), "cannot be saved",
                          std::domain_error);
   }
+  for (const std::string_view part : {"take_unnameable", "worker1", "in its arguments", "not square"}) {
+    const throws_errors_of_ferry_on_save argument;
+    expect_error(errc::bad_shape, part, [&] { (void)group[0].rpc_sync<take_unnameable>("worker1", argument); });
+    expect_error(errc::bad_shape, part, [&] { (void)group[0].rpc_async<take_unnameable>("worker1", argument); });
+    expect_error(errc::bad_shape, part, [&] { group[0].notify<take_unnameable>("worker1", argument); });
+  }
   CHECK(group[0].rpc_sync<take_unsaveable>("worker1", throws_on_save{false}) == 1);
   expect_alive(group);
 }
@@ -650,6 +678,10 @@ TEST_CASE("a result that cannot be encoded or decoded is an error that names met
   expect_bad.operator()<give_unsaveable_later>("give_unsaveable_later", "cannot be saved");
   expect_bad.operator()<give_unloadable>("give_unloadable", "cannot be loaded", true);
   expect_bad.operator()<give_little>("give_little", "");
+  throws_when_made::now = true;
+  expect_bad.operator()<give_unmakeable>("give_unmakeable", "cannot be made");
+  throws_when_made::now = false;
+  CHECK(self.rpc_sync<give_unmakeable>("worker1").value == 7);
   CHECK_NOTHROW((void)self.rpc_sync<give_unsaveable>("worker1", false));
   CHECK_FALSE(self.rpc_sync<give_unloadable>("worker1", false).really);
   expect_alive(group);

@@ -36,6 +36,12 @@ class suspended_with_values {
   context_values values_;
 };
 
+template <class A>
+concept awaiter = requires(A& a) {
+  a.await_ready();
+  a.await_resume();
+};
+
 /// What a co_await operator of `awaitable` returns, else `awaitable` itself.
 template <class A>
 decltype(auto) awaiter_of(A&& awaitable) {
