@@ -44,6 +44,7 @@
 #include "nn/ddp_agreement.cpp"
 #include "nn/ddp_averages.cpp"
 #include "nn/ddp_buckets.cpp"
+#include "nn/ddp_calls.cpp"
 #include "nn/ddp_join.cpp"
 #include "nn/ddp_model.cpp"
 #include "nn/ddp_transport.cpp"

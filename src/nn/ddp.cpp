@@ -11,7 +11,6 @@
 #include <string>
 #include <string_view>
 #include <thread>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -33,6 +32,7 @@
 #include "ddp_agreement.hpp"
 #include "ddp_averages.hpp"
 #include "ddp_buckets.hpp"
+#include "ddp_calls.hpp"
 #include "ddp_join.hpp"
 #include "ddp_model.hpp"
 
@@ -134,35 +134,10 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     ++passes_;
   }
   [[nodiscard]] bool finds_unused() const noexcept { return options_.find_unused && sync_ && model_->records(); }
-  // Walks from the outputs to the leaves.
   void note_call(const std::vector<held_edge>& outputs) {
-    std::unordered_set<const void*> met;
-    std::vector<node_ref> open;
-    const auto meet = [&](const node_edge& edge) {
-      if (edge && met.insert(edge.to.node()).second) open.push_back(edge.to);
-    };
-    noted_call call;
-    for (const held_edge& each : outputs) {
-      meet(each.edge);
-      call.outputs.emplace_back(each.keeps);
-    }
-    std::vector<node_edge> edges;
-    while (!open.empty()) {
-      const node_ref node = open.back();
-      open.pop_back();
-      edges.clear();
-      node.engine().edges(node.node(), edges);
-      for (const node_edge& each : edges) meet(each);
-    }
-    for (std::size_t i = 0; i != trained_.size(); ++i) {
-      if (!met.contains(trained_[i].leaf.edge.to.node())) call.unused.push_back(i);
-    }
+    noted_call call = note_of_call(outputs, trained_, *group_.core()->worker());
     const settling_lock lock(*this);
-    // No pass can begin at outputs that are gone.
-    std::erase_if(calls_, [](const noted_call& each) {
-      return std::all_of(each.outputs.begin(), each.outputs.end(), [](const auto& output) { return output.expired(); });
-    });
-    calls_.push_back(std::move(call));
+    calls_.add(std::move(call));
   }
   bool set_sync(bool now) noexcept { return sync_.exchange(now); }
 
@@ -219,7 +194,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   void end_announced_pass() {
     const settling_lock lock(*this);
     if (readiness_->begun()) {
-      end_pass(begun_pass(), "parameters got no gradient");
+      end_pass(pass_, "parameters got no gradient");
     } else if (averages_->passes() < announced_) {
       end_pass({}, "no pass followed a call of the module");
     }
@@ -308,11 +283,12 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       failures.swap(failures_);
     }
     for (const failed_pass& each : failures) {
-      if (std::find(over_.begin(), over_.end(), each.which) == over_.end()) end_pass(each.which, each.why);
+      if (!is_over(each.which)) end_pass(each.which, each.why);
     }
   }
-  // That of the gradients that are there.
-  [[nodiscard]] ddp_pass_id begun_pass() const noexcept { return {pass_ != 0, pass_}; }
+  [[nodiscard]] bool is_over(const ddp_pass_id& which) const noexcept {
+    return std::find(over_.begin(), over_.end(), which) != over_.end();
+  }
   // The group goes on to the next pass. `why`: of one that has not sent all gradients.
   void end_pass(const ddp_pass_id& which, const std::string& why) noexcept {
     auto problem = caught([&] {
@@ -326,7 +302,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     if (problem)
       log(log_level::error, "other members do not hear that a pass has failed: " + describe_exception(problem));
     over_[next_over_++ % over_.size()] = which;
-    pass_ = 0;
+    pass_ = {};
     readiness_->reset();
     calls_.clear();
   }
@@ -338,19 +314,42 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       if (averages_->has_any()) reset();
       return;
     }
+    const std::string missing = names_of_missing();
+    end_pass(pass_, "there is no gradient of " + missing);
+    reset();
+    throw_error(
+        errc::invalid_argument,
+        fmt::format(
+            "ddp: in the last pass these parameters got no gradient, and nothing was averaged completely: {}. "
+            "If it did not fail, {}",
+            missing,
+            options_.find_unused
+                ? "the module returns something that depends on them: let all that it returns take part in one pass, "
+                  "or "
+                  "return less"
+                : "and the outputs do not depend on them, set ddp_options::find_unused, leave them out of the "
+                  "module, or switch off their gradient with require_grad(parameter, false) before the ddp is made"));
+  }
+  [[nodiscard]] std::string names_of_missing() const {
     std::vector<std::string_view> missing;
     for (std::size_t i = 0; i != trained_.size(); ++i) {
       if (!readiness_->has(i)) missing.push_back(trained_[i].name);
     }
-    end_pass(begun_pass(), fmt::format("there is no gradient of {}", fmt::join(missing, ", ")));
-    reset();
+    return fmt::format("{}", fmt::join(missing, ", "));
+  }
+  // Of a pass that has begun, and is not complete, when another one begins. In contexts gradients are apart from buckets, and those of
+  // buckets that have not been sent are as they were.
+  void leave_begun_pass() {
+    const bool spoilt = !pass_.distributed && averages_->sent() != 0;
+    const std::string missing = names_of_missing();
+    end_pass(pass_, "another one has begun");
+    if (!spoilt) return;
     throw_error(
         errc::invalid_argument,
-        fmt::format("ddp: in the last pass these parameters got no gradient, and nothing was averaged completely: {}. "
-                    "If it did not fail, and the outputs do not depend on them, set ddp_options::find_unused, leave "
-                    "them out of the module, or switch off their gradient with require_grad(parameter, false) before "
-                    "the ddp is made",
-                    fmt::join(missing, ", ")));
+        fmt::format(
+            "ddp: a pass has begun, and the one before it, of which averages are under way, got no gradient of {}: "
+            "let all outputs of a call take part in one pass",
+            missing));
   }
 
   // With the mutex held, like all that follows. Waits for the averages under way of passes that are over, which read and write the
@@ -375,19 +374,6 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       averages_->send(memory_[averages_->sent()]);
     }
   }
-  // The parameters that none of the calls since the last pass depends on.
-  [[nodiscard]] std::vector<std::size_t> take_unused() {
-    std::vector<noted_call> calls = std::exchange(calls_, {});
-    if (calls.empty()) return {};
-    std::vector<std::size_t> unused = std::move(calls.back().unused);
-    calls.pop_back();
-    for (const noted_call& each : calls) {
-      std::erase_if(unused,
-                    [&](std::size_t i) { return !std::binary_search(each.unused.begin(), each.unused.end(), i); });
-    }
-    return unused;
-  }
-
   // The gradient of a parameter that the pass of this thread keeps.
   [[nodiscard]] tensor kept_gradient(std::size_t i, const dist_context* context) const {
     tensor gradient;
@@ -436,17 +422,18 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
                                 group_.names()[static_cast<std::size_t>(group_.rank())]));
       }
     }
-    const std::uint64_t number = pass ? pass->number() : 0;
-    const ddp_pass_id which{pass != nullptr, pass ? number : backward_pass::running_here()};
+    const ddp_pass_id which{pass != nullptr, pass ? pass->number() : backward_pass::running_here()};
+    if (which.number != 0 && is_over(which)) refuse_late(i);
     bool ended = false;
     try {
-      if (readiness_->begun() && pass_ != number) end_pass(begun_pass(), "another one has begun");
+      if (readiness_->begun() && pass_ != which) leave_begun_pass();
       if (averages_->sent() == 0 && averages_->has_any()) reset();  // of a pass that failed
-      pass_ = number;
-      for (const std::size_t each : take_unused()) {
+      pass_ = which;
+      for (const std::size_t each : calls_.take_unused()) {
         put(each, kept_gradient(each, context.get()));
         (void)readiness_->mark(each);
       }
+      if (readiness_->has(i) && bucket_of_[i] < averages_->sent()) refuse_late(i);
       put(i, kept_gradient(i, context.get()));
       send_ready(readiness_->mark(i));
       if (!readiness_->complete()) return;
@@ -460,6 +447,18 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       (void)caught([&] { reset(); });
       throw;
     }
+  }
+
+  // Its bucket has begun to travel without what has come now.
+  [[noreturn]] void refuse_late(std::size_t i) const {
+    throw_error(
+        errc::invalid_argument,
+        fmt::format("ddp: another gradient of {} came in one pass, after its bucket had been sent: {}",
+                    trained_[i].name,
+                    options_.find_unused
+                        ? "find_unused has found no way from the outputs of the module to it (is there one that "
+                          "the module does not return?), or a node of the pass has run a pass of its own"
+                        : "a node of the pass has run a pass of its own"));
   }
 
   void set_gradient(std::size_t i) {
@@ -514,10 +513,6 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     ddp_pass_id which;
     std::string why;
   };
-  struct noted_call {
-    std::vector<std::weak_ptr<void>> outputs;
-    std::vector<std::size_t> unused;  // ascending
-  };
 
   const process_group group_;
   nn::ddp_options options_;
@@ -538,8 +533,8 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   std::optional<ddp_averages> averages_;
   std::array<ddp_pass_id, 16> over_{};  // the last ones that are over
   std::size_t next_over_ = 0;
-  std::uint64_t pass_ = 0;         // of the gradients that are there; 0: one of this process alone
-  std::vector<noted_call> calls_;  // with find_unused: since the last pass
+  ddp_pass_id pass_;   // that of the gradients that are there
+  noted_calls calls_;  // with find_unused
   std::atomic<bool> sync_ = true;
   ddp_join join_;
   std::uint64_t announced_ = 0;  // how many passes are over after the one that this member has announced

@@ -2,7 +2,10 @@
 
 #include "ddp_model.hpp"
 
+#include <string_view>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include <ferry/autograd/grad_mode.hpp>
 #include <ferry/autograd/gradient.hpp>
@@ -59,6 +62,14 @@ std::shared_ptr<ddp_core> make_ddp(std::vector<nn::named_parameter> parameters, 
   return start_ddp(std::make_unique<graph_model>(std::move(parameters)), group, options);
 }
 
+void throw_unseen_tensors(std::string_view type, std::string_view why) {
+  throw_error(
+      errc::invalid_argument,
+      fmt::format(
+          "ddp: find_unused cannot look for tensors in {}, which the module returns: {}. Return tensors, or ranges, "
+          "tuples, optionals, variants or pointers of them, or give the type a serialiser",
+          type, why));
+}
 void note_outputs(ddp_core& core, const std::vector<tensor>& outputs) {
   std::vector<held_edge> edges;
   for (const tensor& each : outputs) edges.push_back(gradient_edge_of(each));

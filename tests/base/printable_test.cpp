@@ -10,7 +10,7 @@ TEST_CASE("what could move the cursor of a terminal is shown as one character") 
   CHECK(printable("a\x1b[2Jb\x7f\t\n") == "a?[2Jb???");
   CHECK(printable(std::string_view("nul\0", 4)) == "nul?");
   CHECK(printable("\xc2\x9b[2J \xc2\x80 \xc2") == "?[2J ? \xc2");  // C1, and half a character
-  CHECK(printable("gr\xc3\xb6\xc3\x9f") == "gr\xc3\xb6\xc3\x9f");    // 9f is a part of another character here
+  CHECK(printable("gr\xc3\xb6\xc3\x9f") == "gr\xc3\xb6\xc3\x9f");  // 9f is a part of another character here
   CHECK(printable("").empty());
 }
 

@@ -15,6 +15,7 @@
 
 #include <ferry/group/process_group.hpp>
 #include <ferry/nn/ddp_options.hpp>
+#include <ferry/nn/detail/collect_tensors.hpp>
 #include <ferry/nn/module.hpp>
 
 namespace ferry::inline v0 {

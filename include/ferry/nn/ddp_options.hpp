@@ -2,12 +2,9 @@
 
 // What data-parallel training of ferry's modules (ddp.hpp) and of those of other libraries has in common.
 
-#include <concepts>
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <ranges>
-#include <tuple>
 #include <vector>
 
 #include <ferry/base/time.hpp>
@@ -33,7 +30,9 @@ struct ddp_options {
   std::size_t bucket_bytes = std::size_t{25} << 20U;
   std::size_t first_bucket_bytes = std::size_t{1} << 20U;  ///< of the gradients that are complete first
   /// Parameters that the outputs of the calls before a pass do not depend on take part with zeros. Costs a walk through the graph
-  /// of each call.
+  /// of each call. Outputs are the tensors in what the module returns: it may be a tensor, a range, tuple, optional, variant or pointer
+  /// of them, a reference to one of this worker, or a type with a serialiser; a call that returns another throws
+  /// errc::invalid_argument.
   bool find_unused = false;
   bucket_transport transport = {};  ///< empty: average_in_place()
   timeout limit = {};               ///< of each collective; unset: that of the group
@@ -50,18 +49,6 @@ bool set_sync(ddp_core& core, bool now) noexcept;
 void begin_join(ddp_core& core);
 void finish_join(ddp_core& core);
 void abandon_join(ddp_core& core) noexcept;
-
-/// The tensors in what a module returns: a tensor, a range or a tuple of them.
-template <class T, class Tensor>
-void collect_tensors(const T& from, std::vector<Tensor>& into) {
-  if constexpr (std::same_as<T, Tensor>) {
-    if (from.defined()) into.push_back(from);
-  } else if constexpr (std::ranges::input_range<T>) {
-    for (const auto& each : from) collect_tensors(each, into);
-  } else if constexpr (requires { std::tuple_size<T>::value; }) {
-    std::apply([&](const auto&... each) { (collect_tensors(each, into), ...); }, from);
-  }
-}
 
 /// Runs `body` between the beginning and the end of a join.
 template <class Body>

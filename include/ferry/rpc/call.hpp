@@ -264,16 +264,17 @@ void encode_arguments(outgoing_call& call, std::tuple<Wire...>*, const A&... arg
 
 /// Whether A is encoded as the parameter of a method.
 template <class A, class Wire>
-inline constexpr bool is_argument_for = std::is_convertible_v<const A&, Wire> ||
-                                        std::is_constructible_v<Wire, const A&> || written_as_vector<Wire, A> ||
-                                        std::is_same_v<std::remove_cvref_t<A>, Wire>;
+inline constexpr bool is_argument_for =
+    std::is_convertible_v<const A&, Wire> || std::is_constructible_v<Wire, const A&> || written_as_vector<Wire, A> ||
+    std::is_same_v<std::remove_cvref_t<A>, Wire>;
 
 /// The diagnosis of one argument, whose place counts from 1: compilers print the types of what they instantiate.
 template <std::size_t Place, class Parameter, class Argument>
 struct argument {
-  static_assert(is_argument_for<Argument, wire_type<Parameter>>,
-                "ferry: an argument of the call cannot be converted to the method's parameter: argument<place, parameter, "
-                "argument> says which one");
+  static_assert(
+      is_argument_for<Argument, wire_type<Parameter>>,
+      "ferry: an argument of the call cannot be converted to the method's parameter: argument<place, parameter, "
+      "argument> says which one");
 };
 
 template <auto F, method_flavour Flavour, class... A>

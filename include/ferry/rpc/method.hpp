@@ -256,7 +256,8 @@ namespace detail {
 
 template <class T, class... Args>
 T construct(Args... args) {
-  static_assert(!std::is_abstract_v<T>, "ferry: make<T> makes objects, and T is abstract: name a class derived from it");
+  static_assert(!std::is_abstract_v<T>,
+                "ferry: make<T> makes objects, and T is abstract: name a class derived from it");
   static_assert(
       std::is_abstract_v<T> || std::is_constructible_v<T, Args...> || requires { T{std::declval<Args>()...}; },
       "ferry: make<T> was given arguments from which a T cannot be constructed");

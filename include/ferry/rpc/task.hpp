@@ -45,9 +45,10 @@ class task_promise_base {
     if constexpr (is_future_v<std::remove_cvref_t<A>> || is_task_v<std::remove_cvref_t<A>>) {
       return static_cast<A&&>(awaitable);
     } else if constexpr (!awaiter<std::remove_reference_t<decltype(awaiter_of(std::declval<A>()))>>) {
-      static_assert(awaiter<std::remove_reference_t<decltype(awaiter_of(std::declval<A>()))>>,
-                    "ferry: what this co_await is given is no awaitable. rpc_sync() and future::get() give the value itself: "
-                    "co_await rpc_async<f>(...) instead");
+      static_assert(
+          awaiter<std::remove_reference_t<decltype(awaiter_of(std::declval<A>()))>>,
+          "ferry: what this co_await is given is no awaitable. rpc_sync() and future::get() give the value itself: "
+          "co_await rpc_async<f>(...) instead");
       return std::suspend_never();
     } else {
       return foreign_awaiter<decltype(awaiter_of(std::declval<A>()))>(std::in_place, std::forward<A>(awaitable));

@@ -257,6 +257,15 @@ std::map<std::uint64_t, std::shared_ptr<const sent_message>> dist_context::takin
   return found;
 }
 
+std::vector<std::shared_ptr<const sent_message>> dist_context::sent_of(const message_set& messages) const {
+  std::vector<std::shared_ptr<const sent_message>> found;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [message, sent] : sent_) {
+    if (messages.contains(message)) found.push_back(sent);
+  }
+  return found;
+}
+
 std::vector<worker_id> dist_context::known_workers() const {
   const std::lock_guard lock(mutex_);
   return {known_.begin(), known_.end()};

@@ -83,6 +83,8 @@ class dist_context final : public std::enable_shared_from_this<dist_context> {
   /// The messages of this worker that take part in a pass. Those of `reached`, or all.
   [[nodiscard]] std::map<std::uint64_t, std::shared_ptr<const sent_message>> taking_part(
       const pass_header& header) const;
+  /// Those of this worker among `messages`.
+  [[nodiscard]] std::vector<std::shared_ptr<const sent_message>> sent_of(const message_set& messages) const;
   [[nodiscard]] std::vector<worker_id> known_workers() const;
   /// The number of the oldest node that stands for a message received here.
   [[nodiscard]] std::uint64_t first_received() const;

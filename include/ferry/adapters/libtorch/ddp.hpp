@@ -16,6 +16,7 @@
 #include <ferry/adapters/libtorch/nn.hpp>
 #include <ferry/group/process_group.hpp>
 #include <ferry/nn/ddp_options.hpp>
+#include <ferry/nn/detail/collect_tensors.hpp>
 
 namespace ferry::inline v0 {
 
