@@ -211,6 +211,7 @@
 #include "backend/links/links.cpp"
 #include "backend/links/liveness.cpp"
 #include "backend/links/peers.cpp"
+#include "backend/local_incarnations.cpp"
 #include "backend/membership/dynamic_group.cpp"
 #include "backend/membership/lookup.cpp"
 #include "backend/membership/member_log.cpp"

@@ -47,6 +47,7 @@
 #include "nn/ddp_calls.cpp"
 #include "nn/ddp_join.cpp"
 #include "nn/ddp_model.cpp"
+#include "nn/ddp_rows.cpp"
 #include "nn/ddp_transport.cpp"
 #include "nn/dropout.cpp"
 #include "nn/embedding.cpp"

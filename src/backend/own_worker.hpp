@@ -15,6 +15,7 @@
 
 #include "event_reports.hpp"
 #include "fence.hpp"
+#include "local_incarnations.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -42,6 +43,7 @@ struct own_worker {
   const std::shared_ptr<reactor> threads;
   worker_info self;
   const incarnation_id incarnation = incarnation_id::random();
+  const local_incarnation here{incarnation};
   const int world_size;        ///< 0: the group is dynamic
   const int wanted_id;         ///< any_rank: the lowest free one
   const std::string metadata;  ///< for the others

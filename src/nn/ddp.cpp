@@ -81,11 +81,12 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     if (trained_.empty()) throw_error(errc::invalid_argument, "ddp: no parameter of the module requires a gradient");
     std::vector<gradient_size> sizes;
     for (const ddp_part& each : trained_) {
-      sizes.push_back({each.value.numel(), each.value.dtype(), each.value.device()});
+      sizes.push_back({each.value.numel(), each.value.dtype(), each.value.device(), each.rows});
     }
     buckets_ = plan_buckets(sizes, options_.first_bucket_bytes, options_.bucket_bytes);
     readiness_.emplace(buckets_, trained_.size());
     views_.resize(trained_.size());
+    rows_.resize(trained_.size());
     bucket_of_.resize(trained_.size());
     memory_.resize(buckets_.size());
     last_on_.resize(buckets_.size());
@@ -169,6 +170,11 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
  private:
   void make_memory(std::size_t b) {
     const gradient_bucket& bucket = buckets_[b];
+    last_on_[b] = current_stream(bucket.where);
+    if (bucket.rows) {
+      bucket_of_[bucket.members[0]] = b;
+      return;
+    }
     const tensor memory = zeros({bucket.elements}, bucket.type, bucket.where);
     for (std::size_t i = 0; i != bucket.members.size(); ++i) {
       const ddp_part& parameter = trained_[bucket.members[i]];
@@ -176,13 +182,13 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       bucket_of_[bucket.members[i]] = b;
     }
     memory_[b] = memory;
-    last_on_[b] = current_stream(bucket.where);
   }
   // Gradients come on threads with other current streams: what this one does with a bucket follows what was done before.
   void order(std::size_t b) {
     const device where = buckets_[b].where;
     if (where.is_cpu()) return;
     const stream now = current_stream(where);
+    if (buckets_[b].rows) last_on_[b] = now;  // it has no memory
     if (now == last_on_[b]) return;
     now.wait(last_on_[b]);
     memory_[b].storage().record_use(now);
@@ -224,6 +230,10 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     try {
       for (std::size_t i = 0; i != buckets_.size(); ++i) {
         order(i);
+        if (buckets_[i].rows) {
+          averages_->send_rows(no_rows(trained_[buckets_[i].members[0]].value));
+          continue;
+        }
         memory_[i].fill_(0);
         averages_->send(memory_[i]);
       }
@@ -356,7 +366,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   // buckets.
   void reset() {
     const std::vector<ddp_averages::under_way> pending = averages_->take_all();
-    for (const auto& each : pending) (void)each.average.wait_for(no_timeout);
+    for (const auto& each : pending) each.wait();
     for (const auto& each : pending) {
       if (each.abandoned) make_memory(*each.bucket);
       if (!each.bucket || each.abandoned || buckets_[*each.bucket].where.is_cpu()) continue;
@@ -370,8 +380,13 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   }
   void send_ready(std::size_t ready) {
     while (averages_->sent() != ready) {
-      order(averages_->sent());
-      averages_->send(memory_[averages_->sent()]);
+      const std::size_t next = averages_->sent();
+      order(next);
+      if (buckets_[next].rows) {
+        averages_->send_rows(std::exchange(rows_[buckets_[next].members[0]], {}));
+      } else {
+        averages_->send(memory_[next]);
+      }
     }
   }
   // The gradient of a parameter that the pass of this thread keeps.
@@ -387,12 +402,37 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       is_sparse = !gradient.defined() && model_->has_sparse_gradient(i);
     }
     if (is_sparse) {
-      throw_error(errc::invalid_argument,
-                  fmt::format("ddp: the gradient of {} is sparse; use dense gradients, or leave it out of the "
-                              "module",
-                              trained_[i].name));
+      throw_error(
+          errc::invalid_argument,
+          fmt::format(
+              "ddp: the gradient of {} is sparse: use dense gradients, or leave it out of the module; a module of "
+              "ferry's kind says by a member `bool sparse_gradient` that gradients of its tensors are rows",
+              trained_[i].name));
     }
     return gradient;
+  }
+  // The same as rows.
+  [[nodiscard]] sparse_tensor kept_rows(std::size_t i, const dist_context* context) const {
+    sparse_tensor rows;
+    tensor dense;
+    if (context) {
+      if (const auto kept = context->gradient_of(leaves_[i].identity)) {
+        rows = kept->rows;
+        dense = kept->dense;
+      }
+    } else {
+      rows = model_->rows(i);
+      if (!rows.defined()) dense = model_->gradient(i);
+    }
+    if (rows.defined()) return rows;
+    return dense.defined() ? sparse_tensor::from_dense(dense, 1) : no_rows(trained_[i].value);
+  }
+  void take(std::size_t i, const dist_context* context) {
+    if (trained_[i].rows) {
+      rows_[i] = kept_rows(i, context);
+    } else {
+      put(i, kept_gradient(i, context));
+    }
   }
   void put(std::size_t i, const tensor& gradient) {
     order(bucket_of_[i]);
@@ -430,11 +470,11 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
       if (averages_->sent() == 0 && averages_->has_any()) reset();  // of a pass that failed
       pass_ = which;
       for (const std::size_t each : calls_.take_unused()) {
-        put(each, kept_gradient(each, context.get()));
+        take(each, context.get());
         (void)readiness_->mark(each);
       }
       if (readiness_->has(i) && bucket_of_[i] < averages_->sent()) refuse_late(i);
-      put(i, kept_gradient(i, context.get()));
+      take(i, context.get());
       send_ready(readiness_->mark(i));
       if (!readiness_->complete()) return;
       write_results(context.get());
@@ -461,11 +501,14 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
                         : "a node of the pass has run a pass of its own"));
   }
 
-  void set_gradient(std::size_t i) {
+  template <class F>
+  void named(std::size_t i, F&& set) const {
     try {
-      model_->set_gradient(i, views_[i]);
+      set();
     } catch (const error& problem) {  // it was frozen after the forward pass, for example
-      throw_error(problem.kind(), fmt::format("ddp: {}: {}", trained_[i].name, problem.message()));
+      throw_error(problem.kind(),
+                  fmt::format("ddp: {}: {}; a ddp whose parameters are frozen later has to be made anew",
+                              trained_[i].name, problem.message()));
     }
   }
 
@@ -482,20 +525,34 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   }
 
   void write_results(dist_context* context) {
+    std::vector<std::pair<std::size_t, sparse_tensor>> averages_of_rows;
     for (std::size_t b = 0; b != buckets_.size(); ++b) {
+      if (buckets_[b].rows) {
+        averages_of_rows.emplace_back(buckets_[b].members[0], averages_->wait_for_rows(b));
+        order(b);
+        continue;
+      }
       const tensor average = averages_->wait_for(b);
       check_average(average, b);
       order(b);
       if (average.data() != memory_[b].data()) memory_[b].copy_(average);
     }
+    for (const auto& [i, rows] : averages_of_rows) {
+      if (context) {
+        context->replace(leaves_[i], rows);
+      } else {
+        named(i, [&, at = i, &average = rows] { model_->set_rows(at, average); });
+      }
+    }
     for (std::size_t i = 0; i != trained_.size(); ++i) {
+      if (trained_[i].rows) continue;
       const tensor now = kept_gradient(i, context);
       if (now.defined() && context) {
         now.copy_(views_[i]);
       } else if (context) {
         (void)context->accumulate(leaves_[i], views_[i].clone(), {});
       } else if (!now.defined() || now.data() != views_[i].data()) {
-        set_gradient(i);
+        named(i, [&] { model_->set_gradient(i, views_[i]); });
       }
     }
     if (context) {  // the pass knows of the streams of its own nodes only
@@ -524,10 +581,11 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   mutable std::mutex failures_mutex_;      // guards the next one
   std::vector<failed_pass> failures_;      // that no thread with the mutex has seen
   std::atomic<std::thread::id> holder_{};  // the thread that has the mutex: each looks for itself only
-  std::mutex mutex_;                       // guards the next ten; held while averages are awaited
+  std::mutex mutex_;                       // guards the next eleven; held while averages are awaited
   std::vector<tensor> memory_;             // by bucket
   std::vector<stream> last_on_;            // the same: the stream on which it was used last
   std::vector<tensor> views_;              // by parameter
+  std::vector<sparse_tensor> rows_;        // the same, of those that travel as rows: until they are sent
   std::vector<std::size_t> bucket_of_;
   std::optional<bucket_readiness> readiness_;
   std::optional<ddp_averages> averages_;

@@ -24,6 +24,7 @@ std::uint64_t agree_on_parts(const process_group& group, const std::vector<ddp_p
     add(each.leaf ? 1 : 0);
     if (!each.leaf) continue;
     for (const std::int64_t stride : each.strides) add(static_cast<std::uint64_t>(stride));
+    add(each.rows ? 1 : 0);
   }
   for (std::size_t i = 1; i != trained.size(); ++i) {
     add(trained[i].value.device() == trained[i - 1].value.device() ? 1 : 0);  // buckets are of one device each
@@ -41,7 +42,7 @@ std::uint64_t agree_on_parts(const process_group& group, const std::vector<ddp_p
     throw_error(
         errc::group_mismatch,
         fmt::format("ddp: the parameters of {} differ from those of {} in name, shape, dtype, strides, whether they "
-                    "require a gradient or which are on one device, or the sizes of buckets do",
+                    "require a gradient, whether that is rows, or which are on one device, or the sizes of buckets do",
                     group.names()[static_cast<std::size_t>(rank)],
                     group.names()[static_cast<std::size_t>(group.rank())]));
   }

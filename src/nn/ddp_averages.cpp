@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
 #include <ferry/autograd/grad_mode.hpp>
 #include <ferry/base/log.hpp>
 #include <ferry/rpc/detail/future_state.hpp>
@@ -39,9 +41,38 @@ void ddp_averages::send(const tensor& memory) {
   averages_.back().average.add_done_callback([memory](const future<tensor>&) {});  // which it may use until then
 }
 
+void ddp_averages::send_rows(const sparse_tensor& own) {
+  averages_.reserve(averages_.size() + 1);
+  auto problem = caught([&] {
+    const context_values_scope scope(values_of_next({}));
+    under_way next;
+    next.rows = gather_rows(group_, own, limit_, [&](const std::exception_ptr& reason) {
+      return values_of_next(fmt::format("ddp: the pass of {} failed: {}",
+                                        group_.names()[static_cast<std::size_t>(group_.rank())],
+                                        describe_exception(reason)));
+    });
+    averages_.push_back(std::move(next));
+  });
+  if (problem) averages_.push_back({.bucket = std::nullopt, .average = make_failed_future<tensor>(problem)});
+  ++sent_;
+  if (problem) std::rethrow_exception(problem);
+}
+
+void ddp_averages::under_way::wait() const {
+  if (rows) return rows->wait();
+  (void)average.wait_for(no_timeout);
+}
+
+sparse_tensor ddp_averages::wait_for_rows(std::size_t bucket) const {
+  const under_way& sent = averages_[first_of_pass_ + bucket];
+  if (!sent.rows) (void)sent.average.get();  // why there are none
+  return average_of(*sent.rows);
+}
+
 // The transport itself says which collectives there are. It gets other memory: that of the bucket may be in use by a pass before.
 void ddp_averages::refuse_next(const gradient_bucket& bucket, const context_values& values) {
   const context_values_scope scope(values);
+  if (bucket.rows) return refuse_rows(group_, bucket, limit_);
   const std::uint64_t before = group_.core()->next_number();
   auto problem = caught([&] {
     const tensor memory = zeros({bucket.elements}, bucket.type, bucket.where);

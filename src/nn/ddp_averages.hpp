@@ -15,6 +15,7 @@
 #include <ferry/rpc/context_values.hpp>
 
 #include "ddp_buckets.hpp"
+#include "ddp_rows.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -26,6 +27,10 @@ class ddp_averages {
     future<tensor> average;
     bool abandoned =
         false;  ///< the transport has thrown: its collectives go on, and nothing tells when they let go of the memory
+    std::optional<gathered_rows> rows = {};  ///< in the place of an average
+
+    /// Until nothing of it is under way, whatever it ends with.
+    void wait() const;
   };
   /// `module`: the number of the ddp in its group.
   ddp_averages(process_group group, nn::bucket_transport transport, timeout limit, std::uint64_t module)
@@ -36,8 +41,11 @@ class ddp_averages {
   [[nodiscard]] std::size_t sent() const noexcept { return sent_; }
   /// Begins the average of the next bucket of the pass. Throws what the transport throws.
   void send(const tensor& memory);
+  /// The same of a bucket of rows; waits until every member has told how many it has. Not by the transport.
+  void send_rows(const sparse_tensor& own);
   /// Of a bucket that was sent in this pass.
   [[nodiscard]] tensor wait_for(std::size_t bucket) const { return averages_[first_of_pass_ + bucket].average.get(); }
+  [[nodiscard]] sparse_tensor wait_for_rows(std::size_t bucket) const;
   /// The pass is over at this member. Those of the rest of the buckets end with `why` on every member; waits for nothing.
   void end_pass(const std::vector<gradient_bucket>& buckets, const std::string& why) noexcept;
   /// Since take_all(), those of passes that are over, which may be under way.

@@ -11,9 +11,10 @@ std::vector<gradient_bucket> plan_buckets(const std::vector<gradient_size>& para
     const gradient_size& each = parameters[i];
     const std::size_t limit = buckets.size() <= 1 ? first : bytes;
     const bool fits =
-        !buckets.empty() && buckets.back().type == each.type && buckets.back().where == each.where &&
+        !buckets.empty() && !each.rows && !buckets.back().rows && buckets.back().type == each.type &&
+        buckets.back().where == each.where &&
         static_cast<std::size_t>(buckets.back().elements + each.elements) * dtype_size(each.type) <= limit;
-    if (!fits) buckets.push_back({.type = each.type, .where = each.where});
+    if (!fits) buckets.push_back({.type = each.type, .where = each.where, .rows = each.rows});
     gradient_bucket& into = buckets.back();
     into.members.push_back(i);
     into.offsets.push_back(into.elements);

@@ -15,18 +15,20 @@ struct gradient_size {
   std::int64_t elements = 0;
   dtype type = {};
   device where = {};
+  bool rows = false;  ///< it travels as rows, alone
 };
 
 struct gradient_bucket {
   dtype type = {};
   device where = {};
+  bool rows = false;  ///< without memory of its own
   std::int64_t elements = 0;
   std::vector<std::size_t> members = {};   ///< indices of parameters
   std::vector<std::int64_t> offsets = {};  ///< of each, in elements
 };
 
 /// From the last parameter to the first, as their gradients are complete in a pass: the first bucket has up to `first` bytes, the
-/// others up to `bytes`, or one parameter. Of one dtype and device each.
+/// others up to `bytes`, or one parameter. Of one dtype and device each; what travels as rows has one of its own.
 std::vector<gradient_bucket> plan_buckets(const std::vector<gradient_size>& parameters, std::size_t first,
                                           std::size_t bytes);
 

@@ -2,7 +2,9 @@
 
 #include "ddp_model.hpp"
 
+#include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,7 +20,10 @@ namespace {
 
 class graph_model final : public ddp_model {
  public:
-  explicit graph_model(std::vector<nn::named_parameter> parameters) : all_(std::move(parameters)) {
+  explicit graph_model(const module_parts& module) : all_(list_named_parameters(module)) {
+    for (const parameter_slot& each : module.parameters) {
+      if (each.sparse && !each.at->shape().empty()) rows_.insert(each.name);
+    }
     for (const nn::named_parameter& each : all_) {
       if (gradient_edge_of(each.value)) trained_.push_back(each.value);  // as parts() says it
     }
@@ -32,7 +37,7 @@ class graph_model final : public ddp_model {
   [[nodiscard]] std::vector<ddp_part> parts() const override {
     std::vector<ddp_part> parts;
     for (const auto& [name, value] : all_) {
-      parts.push_back({name, value, gradient_edge_of(value), contiguous_strides(value.shape())});
+      parts.push_back({name, value, gradient_edge_of(value), contiguous_strides(value.shape()), rows_.contains(name)});
     }
     return parts;
   }
@@ -47,19 +52,24 @@ class graph_model final : public ddp_model {
   [[nodiscard]] bool has_sparse_gradient(std::size_t trained) const override {
     return has_sparse_grad(trained_[trained]);
   }
+  [[nodiscard]] sparse_tensor rows(std::size_t trained) const override { return sparse_grad(trained_[trained]); }
+  void set_rows(std::size_t trained, const sparse_tensor& gradient) override {
+    set_sparse_grad(trained_[trained], gradient);
+  }
   void set_gradient(std::size_t trained, const tensor& gradient) override { set_grad(trained_[trained], gradient); }
 
  private:
   const std::vector<nn::named_parameter> all_;
+  std::unordered_set<std::string> rows_;  // the names of those whose gradients are rows
   std::vector<tensor> trained_;
   std::vector<gradient_hook> hooks_;
 };
 
 }  // namespace
 
-std::shared_ptr<ddp_core> make_ddp(std::vector<nn::named_parameter> parameters, const process_group& group,
+std::shared_ptr<ddp_core> make_ddp(const module_parts& module, const process_group& group,
                                    const nn::ddp_options& options) {
-  return start_ddp(std::make_unique<graph_model>(std::move(parameters)), group, options);
+  return start_ddp(std::make_unique<graph_model>(module), group, options);
 }
 
 void throw_unseen_tensors(std::string_view type, std::string_view why) {

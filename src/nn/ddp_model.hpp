@@ -10,6 +10,7 @@
 
 #include <ferry/autograd/dist/engine.hpp>
 #include <ferry/nn/ddp_options.hpp>
+#include <ferry/ops/sparse.hpp>
 #include <ferry/tensor/dims.hpp>
 #include <ferry/tensor/tensor.hpp>
 
@@ -21,6 +22,7 @@ struct ddp_part {
   tensor value;         ///< over its elements
   held_edge leaf = {};  ///< where its gradient goes; empty if it requires none: the rest are trained
   dims strides = {};    ///< of the gradient of a trained one, in the bucket; without gaps
+  bool rows = false;    ///< its gradient travels as rows: of libraries that have rows()
 };
 
 class ddp_model {
@@ -46,6 +48,9 @@ class ddp_model {
   /// Dense ones; undefined if there is none.
   [[nodiscard]] virtual tensor gradient(std::size_t trained) const = 0;
   [[nodiscard]] virtual bool has_sparse_gradient(std::size_t trained) const = 0;
+  /// Of a part that says so: undefined if it has none, or a dense one.
+  [[nodiscard]] virtual sparse_tensor rows(std::size_t /*trained*/) const { return {}; }
+  virtual void set_rows(std::size_t /*trained*/, const sparse_tensor& /*gradient*/) {}
   /// In the place of what there is: the same memory.
   virtual void set_gradient(std::size_t trained, const tensor& gradient) = 0;
 

@@ -111,6 +111,43 @@ TEST_CASE("[row 301] ddp: remote layers on the CPU and averaged layers on device
   });
 }
 
+TEST_CASE("ddp: rows of tables on devices are averaged there") {
+  ferry_test::run_cluster(trainers, [](ferry::worker& self) {
+    const process_group group(self);
+    const device gpu = gpu_of(group.rank());
+    ferry::generator source(7);
+    nn::embedding table(9, 4, {.sparse_gradient = true}, source);
+    const nn::embedding alone = nn::clone(table);
+    nn::to(table, gpu);
+    ddp model(table, group);
+    const auto indices_of = [](int rank) {
+      return ferry::from_vector(std::vector<std::int64_t>{rank, 5, 5, 8 - rank});
+    };
+    tensor sum;
+    for (int rank = 0; rank != trainers; ++rank) {
+      const tensor loss = loss_of(alone(indices_of(rank)));
+      sum = sum.defined() ? sum + loss : loss;
+    }
+    ferry::backward(sum * (1.0 / trainers));
+    const tensor expected = ferry::sparse_grad(alone.weight).to_dense();
+    for (int round = 0; round != 3; ++round) {  // the double delays streams at random
+      ferry::set_grad(model.module().weight, tensor());
+      ferry::backward(loss_of(model(indices_of(group.rank()).to(gpu))));
+      REQUIRE(ferry::has_sparse_grad(model.module().weight));
+      CHECK(ferry::sparse_grad(model.module().weight).device() == gpu);
+      CHECK(close(ferry::sparse_grad(model.module().weight).to_dense(), expected));
+      const dist::context pass(self);
+      pass.backward(loss_of(model(indices_of(group.rank()).to(gpu))));
+      const auto gradients = pass.gradients();
+      const auto* found = gradients.find(model.module().weight);
+      REQUIRE(found);
+      REQUIRE(found->rows.defined());
+      CHECK(close(found->rows.to_dense(), expected));
+      self.barrier();
+    }
+  });
+}
+
 TEST_CASE("ddp: a pass on devices that fails at one member fails at all, and the next one is right") {
   ferry_test::run_cluster(trainers, [](ferry::worker& self) {
     const process_group group(self, ferry::all_workers, {.limit = std::chrono::seconds(300)});

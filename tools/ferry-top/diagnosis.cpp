@@ -236,6 +236,28 @@ void add_missing(std::vector<finding>& all, const observation& of) {
   }
 }
 
+// The snapshots of two workers are of two moments: of a call and the one that its handler makes, either may look older. Brings to
+// the front the call for which the handler runs that made the one there. In a circle there is none.
+void put_outermost_first(std::vector<waiting_call>& waiting) {
+  const std::vector<waiting_call> by_age = waiting;
+  std::set<const ferry::pending_call_info*> met;
+  while (!waiting.empty()) {
+    const waiting_call& first = waiting.front();
+    if (!met.insert(first.call).second) {
+      waiting = by_age;
+      return;
+    }
+    const std::string& maker = first.caller->who.who.name();
+    const auto outer = std::find_if(waiting.begin() + 1, waiting.end(), [&](const waiting_call& each) {
+      return each.at_callee && each.call->peer.name() == maker &&
+             each.at_callee->phase != ferry::served_phase::running &&
+             oldest_within(*first.caller, each.at_callee->age) == first.call;
+    });
+    if (outer == waiting.end()) return;
+    std::rotate(waiting.begin(), outer, outer + 1);
+  }
+}
+
 void add_oldest_call(std::vector<finding>& all, const group_index& of, const std::vector<waiting_call>& waiting) {
   if (waiting.empty()) return;
   const chain leads = follow(of, waiting.front().caller->who.who.name(), *waiting.front().call);
@@ -283,6 +305,7 @@ diagnosis diagnose(const observation& of, nanoseconds older_than) {
   }
   std::stable_sort(result.waiting.begin(), result.waiting.end(),
                    [](const waiting_call& a, const waiting_call& b) { return a.call->age > b.call->age; });
+  put_outermost_first(result.waiting);
   add_missing(result.findings, of);
   add_oldest_call(result.findings, index, result.waiting);
   add_cycle(result.findings, result.waiting);

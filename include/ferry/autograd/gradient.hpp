@@ -70,7 +70,8 @@ class gradient_hook {
 /// hook must not write the tensor that it is given, which others may have, too; and if it keeps `t`, it keeps itself. Hooks of one
 /// tensor are called in order of registration, on the thread of the pass. What they throw ends the pass. Register and remove while no pass runs through `t`. Throws errc::invalid_argument if `t` requires no gradient.
 gradient_hook on_gradient(const tensor& t, std::function<tensor(const tensor& gradient)> hook);
-/// Calls `hook` in each pass after the whole gradient of the leaf was added to grad(leaf) or sparse_grad(leaf). The same rules.
+/// Calls `hook` in each pass after the whole gradient of the leaf was added to grad(leaf) or sparse_grad(leaf); in a distributed
+/// pass, to those of its context, dist_autograd::running_pass(). The same rules.
 gradient_hook on_accumulated(const tensor& leaf, std::function<void(const tensor& leaf)> hook);
 
 }  // namespace ferry::inline v0

@@ -22,7 +22,7 @@ namespace ferry::inline v0 {
 
 namespace detail {
 
-std::shared_ptr<ddp_core> make_ddp(std::vector<nn::named_parameter> parameters, const process_group& group,
+std::shared_ptr<ddp_core> make_ddp(const module_parts& module, const process_group& group,
                                    const nn::ddp_options& options);
 void note_outputs(ddp_core& core, const std::vector<tensor>& outputs);
 
@@ -38,9 +38,9 @@ namespace nn {
 /// Every member makes the same passes, one at a time. A pass of a member waits for those of all others; errors of the group end
 /// it, and so does a failure of the pass at another member: errc::remote_exception, with the member and the reason. All go on with the
 /// next pass. A parameter that gets no gradient in a pass leaves the averages incomplete: the next call throws errc::invalid_argument
-/// with the names of such parameters, and what to do. Sparse gradients are refused, and so is backward() with `then` where the
-/// optimizer has parameters at this worker. Gradients on devices have
-/// their buckets there. Not thread-safe.
+/// with the names of such parameters, and what to do. backward() with `then` is refused where the optimizer has parameters at this worker.
+/// Gradients on devices have their buckets there. The gradients of tables whose module says `sparse_gradient` travel as rows, those
+/// that members have, and are rows afterwards; other sparse gradients are refused. Not thread-safe.
 template <class M>
 class ddp {
  public:
@@ -75,7 +75,7 @@ class ddp {
 
 template <class M>
 ddp<M>::ddp(M module, const process_group& group, const ddp_options& options)
-    : module_(std::move(module)), core_(detail::make_ddp(named_parameters(module_), group, options)) {}
+    : module_(std::move(module)), core_(detail::make_ddp(detail::module_parts_of(module_), group, options)) {}
 
 template <class M>
 template <class... A>

@@ -26,7 +26,8 @@
 // * a module; its parameters are called "hidden.weight" and so on;
 // * a range of members (std::vector, std::array): "layers.0.weight"; or an optional or a pointer, which may be empty.
 //
-// A module with a member `bool training` knows whether it is trained or used: train() and eval() set it.
+// A module with a member `bool sparse_gradient` that is true says that the gradients of its own tensors are rows, as embeddings do: ddp
+// (ddp.hpp) then sends rows. One with a member `bool training` knows whether it is trained or used: train() and eval() set it.
 //
 // A tensor is a handle: copies of a module share its parameters, as copies of a tensor are the same tensor. clone() makes a module
 // with parameters of its own. A tensor that is met under several names (tied weights) is one parameter, with the first name.
@@ -83,6 +84,7 @@ namespace detail {
 struct parameter_slot {
   std::string name;
   tensor* at = nullptr;
+  bool sparse = false;  ///< its module says that its gradient is rows
 };
 /// What a walk through a module finds: the parameters that are defined, under each of their names, and the flags `training`.
 struct module_parts {
@@ -118,7 +120,12 @@ class module_walk {
   template <class M>
   void enter(M& m) {
     if constexpr (requires { requires std::same_as<decltype(m.training), bool>; }) parts_.modes.push_back(&m.training);
+    const bool former = sparse_;
+    sparse_ = false;
+    if constexpr (requires { requires std::same_as<std::remove_const_t<decltype(m.sparse_gradient)>, bool>; })
+      sparse_ = m.sparse_gradient;
     m.visit_members(*this);
+    sparse_ = former;
   }
   template <class T>
   void operator()(std::string_view name, T& member) {
@@ -134,7 +141,7 @@ class module_walk {
   template <class T>
   void take(T& member) {
     if constexpr (std::same_as<T, tensor>) {
-      if (member.defined()) parts_.parameters.push_back({path_, &member});
+      if (member.defined()) parts_.parameters.push_back({path_, &member, sparse_});
     } else if constexpr (nn::module<T>) {
       enter(member);
     } else if constexpr (std::ranges::input_range<T>) {
@@ -151,6 +158,7 @@ class module_walk {
   }
 
   std::string path_;
+  bool sparse_ = false;  // of the module that is visited
   module_parts parts_;
 };
 

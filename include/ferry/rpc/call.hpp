@@ -43,7 +43,8 @@ struct call_place {
   located_worker (*find)(const void* what, deadline until);
   const void* what;
   std::shared_ptr<const void> held;
-  const char* hint;  ///< call_facts::hint
+  const char* hint;                 ///< call_facts::hint
+  void (*check)(const void* what);  ///< throws what `what` has ended with
 };
 
 /// A call being made: destination, method and options resolved, message begun. Not thread-safe.

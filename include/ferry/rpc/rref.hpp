@@ -261,8 +261,8 @@ class any_rref : public detail::reference_base {
   }
   /// The name of the object's type (ferry::type_name), once the object has been made. Requested once for all handles
   /// that share this reference: later calls return the same future, unless the request failed, which the next call
-  /// repeats. Fails with the exception of the function that makes the object, and with the errors of a call.
-  [[nodiscard]] future<std::string> type() const { return handle_.type(); }
+  /// repeats with its own options. Fails with the exception of the function that makes the object, and with the errors of a call.
+  [[nodiscard]] future<std::string> type(const call_options& options = {}) const { return handle_.type(options); }
 
   friend bool operator==(const any_rref& a, const any_rref& b) noexcept { return a.handle_ == b.handle_; }
   friend std::string to_string(const any_rref& ref) { return ref.handle_.describe("?"); }

@@ -342,6 +342,9 @@ template <detail::worker_number Id>
   return get_worker_info(detail::worker_id_of(id));
 }
 [[nodiscard]] std::vector<worker_info> get_worker_infos();
+/// worker::debug_info of the current worker: a handler can report figures of the worker that it runs at.
+[[nodiscard]] std::vector<std::pair<std::string, std::string>> debug_info();
+[[nodiscard]] std::string debug_info(std::string_view figure);
 /// Whether free functions would find a worker.
 [[nodiscard]] bool is_initialized() noexcept;
 /// Shuts down the current worker; afterwards its handle can only be destroyed.

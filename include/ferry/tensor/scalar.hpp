@@ -15,6 +15,8 @@ class scalar {
  public:
   enum class kind : std::uint8_t { boolean, integer, real, complex };
 
+  /// The integer 0.
+  constexpr scalar() noexcept : kind_(kind::integer) {}
   template <std::integral T>
   constexpr scalar(T value) noexcept  // NOLINT
       : kind_(std::same_as<T, bool> ? kind::boolean : kind::integer), integer_(static_cast<std::int64_t>(value)) {}

@@ -13,6 +13,7 @@
 #include <ferry/wire/archive.hpp>
 #include <ferry/wire/standard_types.hpp>
 #include <ferry/wire/tensor_archive.hpp>
+#include <ferry/wire/value_archive.hpp>
 
 namespace ferry::inline v0 {
 namespace detail {

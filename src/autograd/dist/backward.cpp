@@ -180,7 +180,8 @@ void backward(const rref<tensor>& root, bool retain_graph) {
 
 std::vector<tensor> gradients(const context& in, tensor_span roots, tensor_span inputs,
                               const backward_options& options) {
-  // Hooks see the whole gradient of a tensor once, after the hooks before them. Passes of other contexts may run, too.
+  // Hooks see the whole gradient of a tensor once, after the hooks before them. Passes of other contexts may run, too, and a hook
+  // on a leaf would make theirs dense.
   struct finder {
     std::mutex mutex;
     std::vector<tensor> found;
@@ -194,7 +195,7 @@ std::vector<tensor> gradients(const context& in, tensor_span roots, tensor_span 
   const std::uint64_t context_here = in.id().value;
   std::shared_ptr<detail::dist_pass> pass;
   std::vector<std::size_t>
-      wanted;  // of other engines than ferry's: the places of inputs whose gradients the pass itself keeps
+      wanted;  // of leaves, and other engines than ferry's: the places of inputs whose gradients the pass itself keeps
   auto problem = detail::caught([&] {
     detail::dist_pass::root_options own = detail::pass_options_of(options);
     own.accumulates = false;
@@ -203,7 +204,8 @@ std::vector<tensor> gradients(const context& in, tensor_span roots, tensor_span 
     for (std::size_t i = 0; i != inputs.size(); ++i) {
       if (!inputs[i].requires_grad())
         throw_error(errc::invalid_argument, fmt::format("input {} requires no gradient", i));
-      if (held_edge edge = gradient_edge_of(inputs[i]); edge && !edge.edge.to.as<graph_engine>()) {
+      held_edge edge = gradient_edge_of(inputs[i]);
+      if (edge && (!edge.edge.to.as<graph_engine>() || edge.edge.to.engine().leaf(edge.edge.to.node()))) {
         wanted.push_back(i);
         own.wanted.push_back(std::move(edge));
         continue;
@@ -255,6 +257,12 @@ tensor gradient_map::at(const tensor& leaf) const {
   const leaf_gradient* found = find(leaf);
   if (!found) throw_error(errc::invalid_argument, "the context has no gradient of this tensor");
   return found->dense.defined() ? found->dense : found->rows.to_dense();
+}
+
+std::optional<context_id> running_pass() noexcept {
+  const detail::dist_pass* pass = detail::dist_pass::running_here();
+  if (!pass) return std::nullopt;
+  return context_id{pass->context_number()};
 }
 
 gradient_map get_gradients(context_id in) { return detail::autograd_of_current()->need(in)->gradients(); }

@@ -278,22 +278,27 @@ std::uint64_t dist_context::first_received() const {
 
 // ---------------------------------------------------------------- gradients
 
+std::shared_ptr<dist_context::kept_leaf> dist_context::place_of(const engine_leaf& leaf) {
+  const std::lock_guard lock(mutex_);
+  if (over_) refuse_over();
+  std::shared_ptr<kept_leaf>& place = leaves_[leaf.identity];
+  if (!place) {
+    place = std::make_shared<kept_leaf>();
+    place->leaf = leaf.value;
+  } else {
+    // What was done to it meanwhile, as clipping does, may have been on another stream.
+    wait_for_gradients(leaf.value.device());
+  }
+  return place;
+}
+
+void dist_context::replace(const engine_leaf& leaf, const sparse_tensor& rows) {
+  place_of(leaf)->gradient.set_rows(rows);
+}
+
 dist_autograd::leaf_gradient dist_context::accumulate(const engine_leaf& leaf, tensor&& dense,
                                                       std::vector<sparse_tensor>&& rows) {
-  std::shared_ptr<kept_leaf> kept;
-  {
-    const std::lock_guard lock(mutex_);
-    if (over_) refuse_over();
-    std::shared_ptr<kept_leaf>& place = leaves_[leaf.identity];
-    if (!place) {
-      place = std::make_shared<kept_leaf>();
-      place->leaf = leaf.value;
-    } else {
-      // What was done to it meanwhile, as clipping does, may have been on another stream.
-      wait_for_gradients(leaf.value.device());
-    }
-    kept = place;
-  }
+  const std::shared_ptr<kept_leaf> kept = place_of(leaf);
   if (!rows.empty()) kept->gradient.add_rows(std::move(rows));
   if (dense.defined()) kept->gradient.add(std::move(dense));
   return {kept->leaf, kept->gradient.dense(), kept->gradient.rows()};

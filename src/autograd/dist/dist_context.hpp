@@ -92,6 +92,8 @@ class dist_context final : public std::enable_shared_from_this<dist_context> {
   // Gradients.
   /// Adds to that of a leaf, on the current stream of its device. Returns what it is now.
   dist_autograd::leaf_gradient accumulate(const engine_leaf& leaf, tensor&& dense, std::vector<sparse_tensor>&& rows);
+  /// The same, in the place of what there is.
+  void replace(const engine_leaf& leaf, const sparse_tensor& rows);
   /// Marks what these streams have been given as what readers of gradients wait for.
   void gradients_on(std::span<const stream> streams);
   /// The current streams wait for all gradients.
@@ -115,6 +117,7 @@ class dist_context final : public std::enable_shared_from_this<dist_context> {
     tensor leaf;
     kept_gradient gradient;
   };
+  std::shared_ptr<kept_leaf> place_of(const engine_leaf& leaf);
   [[noreturn]] void refuse_over() const;
   static dist_autograd::leaf_gradient read(const kept_leaf& kept);
   void wait_for_gradients(device where) const;  // the current stream; under the lock

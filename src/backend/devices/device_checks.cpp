@@ -193,10 +193,13 @@ device target_of(const message_route& route, device where, std::size_t index) {
     throw_error(
         errc::bad_device,
         fmt::format("tensor {} of the {} is on {}: only CPU tensors are supported by default; move it to the CPU, or "
-                    "configure a device map (set_device_map): {} device mapping is not available for destination "
+                    "configure a device map (set_device_map){}: {} device mapping is not available for destination "
                     "{}; device {}",
-                    index, route.response ? "response" : "request", to_string(where), kind, route.destination,
-                    to_string(where)));
+                    index, route.response ? "response" : "request", to_string(where),
+                    route.response
+                        ? fmt::format(" at {}, whose map for this worker leads results back", route.destination)
+                        : std::string(),
+                    kind, route.destination, to_string(where)));
   }
   if (route.response && route.devices && !declared(where, *route.devices)) {
     throw_error(errc::bad_device,

@@ -85,14 +85,14 @@ void endpoints::stop_listening() noexcept {
   }
 }
 
-hello endpoints::greeting(const worker_info& target, std::uint64_t features) const {
+hello endpoints::greeting(const worker_record& target, std::uint64_t features) const {
   return {.group = own_.group,
           .name = own_.self.name(),
           .id = own_.self.id(),
           .incarnation = own_.incarnation,
-          .target = target.name(),
+          .target = target.who.name(),
           .features = features | feature_device_tensors,
-          .joined = target.id() == own_.self.id() ? own_mark_ : own_.announced.load()};
+          .joined = target.incarnation == own_.incarnation ? own_mark_ : own_.announced.load()};
 }
 
 std::shared_ptr<connect_attempt> endpoints::attempt_to_reach(const worker_record& to, std::uint64_t features,
@@ -105,7 +105,7 @@ std::shared_ptr<connect_attempt> endpoints::attempt_to_reach(const worker_record
       if (own.transport->understands(address)) routes.emplace_back(own.transport, address);
     }
   }
-  return std::make_shared<connect_attempt>(std::move(routes), greeting(to.who, features), to.incarnation,
+  return std::make_shared<connect_attempt>(std::move(routes), greeting(to, features), to.incarnation,
                                            own_.options.transport, limit_each, std::move(wanted), std::move(done));
 }
 

@@ -49,7 +49,7 @@ class endpoints {
                                                         const std::vector<rejected_route>& failed) const;
 
  private:
-  [[nodiscard]] hello greeting(const worker_info& target, std::uint64_t features) const;
+  [[nodiscard]] hello greeting(const worker_record& target, std::uint64_t features) const;
 
   struct open_transport {
     std::string name;

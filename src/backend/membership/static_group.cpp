@@ -37,6 +37,7 @@
 #include <ferry/backend/agent.hpp>
 #include <ferry/base/log.hpp>
 
+#include "../../base/parse_number.hpp"
 #include "../detached.hpp"
 #include "static_keys.hpp"
 
@@ -175,6 +176,15 @@ void static_group::agree_on_names(deadline until) {
   const std::string own = fmt::format("{}\n{:016x}", own_.self.name(), own_.incarnation.value);
   const int id = own_.self.id().value;
   if (const std::string there = group_store()->compare_set(rank_key("name/", id), "", own, until); there != own) {
+    const auto holder = split_text(there, '\n');
+    const auto incarnation = parse_number<std::uint64_t>(holder.back(), 16);
+    if (holder.front() == own_.self.name() && incarnation && runs_in_this_process({*incarnation})) {
+      throw_error(
+          errc::already_initialized,
+          fmt::format("worker '{}' is already initialized: this process runs it, as worker {} of the group that meets "
+                      "there. Shut it down before init_rpc() is called for it again",
+                      holder.front(), id));
+    }
     throw_error(
         errc::duplicate_id,
         fmt::format("worker id {} is not unique: '{}' took it before '{}'. Was a rank given twice, or is the {} "

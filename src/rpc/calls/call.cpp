@@ -155,6 +155,8 @@ outgoing_call::outgoing_call(std::shared_ptr<worker_core> worker, call_place whe
   life_.facts.method = &method;
   life_.facts.limit = options.timeout.value_or(life_.facts.worker->default_timeout());
   life_.facts.hint = where.hint;
+  life_.facts.check_place = where.check;
+  life_.facts.place = where.what;
   life_.held = std::move(where.held);
   (void)life_.facts.worker->agent();  // throws once it has been shut down
   bound();

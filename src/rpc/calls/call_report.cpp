@@ -26,8 +26,17 @@ std::string hint(const call_facts& facts, call_phase phase) {
 
 }  // namespace
 
+namespace {
+// What the caller has written: to_here() is a call of value_of().
+std::string name_in_code(std::string_view method) {
+  constexpr std::string_view fetch = "ferry::v0::detail::value_of<";
+  if (!method.starts_with(fetch)) return std::string(method);
+  return fmt::format("to_here<{}", method.substr(fetch.size()));
+}
+}  // namespace
+
 std::string describe(const call_facts& facts) {
-  return fmt::format("call of '{}' from {} to {}", facts.method->name,
+  return fmt::format("call of '{}' from {} to {}", name_in_code(facts.method->name),
                      to_string(facts.worker->agent_unchecked().self()), to_string(facts.peer));
 }
 
@@ -71,7 +80,22 @@ auto decode_part(const call_facts& facts, std::string_view what, const Decode& d
 
 }  // namespace
 
+namespace {
+void check_outcome(const call_facts& facts, inbound_message& reply);
+}
+
 void check_reply(const call_facts& facts, inbound_message& reply) {
+  try {
+    check_outcome(facts, reply);
+  } catch (const error& e) {
+    // The callee knows that the object is not there, and the caller may know why.
+    if (facts.check_place && e.kind() == errc::reference_deleted) facts.check_place(facts.place);
+    throw;
+  }
+}
+
+namespace {
+void check_outcome(const call_facts& facts, inbound_message& reply) {
   try {
     incoming_reply view(reply, facts);
     facts.worker->interceptors().on_reply_records(view);
@@ -120,6 +144,7 @@ void check_reply(const call_facts& facts, inbound_message& reply) {
                   fmt::format("{}: {}", describe(facts), detail));
   }
 }
+}  // namespace
 
 std::exception_ptr not_sent(const call_facts& facts, const std::exception_ptr& thrown) noexcept {
   std::exception_ptr named = thrown;

@@ -219,6 +219,21 @@ bool worker::fenced() const { return core()->fenced(); }
 std::vector<pending_call_info> worker::pending_calls() const { return core()->pending_calls(); }
 std::vector<served_call_info> worker::served_calls() const { return core()->served_calls(); }
 std::vector<peer_traffic> worker::traffic() const { return core()->agent_unchecked().inspection().traffic(); }
+namespace detail {
+namespace {
+using debug_figures = std::vector<std::pair<std::string, std::string>>;
+
+std::string figure_of(const debug_figures& all, std::string_view figure) {
+  std::string known;
+  for (const auto& [name, value] : all) {
+    if (name == figure) return value;
+    known += (known.empty() ? "" : ", ") + name;
+  }
+  throw_error(errc::invalid_argument, fmt::format("debug_info has no figure '{}'; it has {}", figure, known));
+}
+}  // namespace
+}  // namespace detail
+
 std::vector<std::pair<std::string, std::string>> worker::debug_info() const {
   (void)core()->agent();  // throws once it has been shut down
   return core()->debug_info();
@@ -227,14 +242,7 @@ std::string worker::flight_record() const { return core()->flight_record("asked 
 void worker::add_debug_info(std::string_view provider, std::vector<debug_figure> figures) const {
   core()->add_debug_info(provider, std::move(figures));
 }
-std::string worker::debug_info(std::string_view figure) const {
-  std::string known;
-  for (auto& [name, value] : debug_info()) {
-    if (name == figure) return value;
-    known += (known.empty() ? "" : ", ") + name;
-  }
-  throw_error(errc::invalid_argument, fmt::format("debug_info has no figure '{}'; it has {}", figure, known));
-}
+std::string worker::debug_info(std::string_view figure) const { return detail::figure_of(debug_info(), figure); }
 void worker::on_member_event(std::function<void(const member_event& event)> observer) const {
   if (!observer) throw_error(errc::invalid_argument, "on_member_event needs a function");
   core()->observe_members(std::move(observer));
@@ -271,6 +279,13 @@ worker_info get_worker_info() { return detail::current_worker()->agent().self();
 worker_info get_worker_info(std::string_view name) { return detail::current_worker()->agent().members().find(name); }
 worker_info get_worker_info(worker_id id) { return detail::current_worker()->agent().members().find(id); }
 std::vector<worker_info> get_worker_infos() { return detail::current_worker()->agent().members().workers(); }
+
+std::vector<std::pair<std::string, std::string>> debug_info() {
+  const auto own = detail::current_worker();
+  (void)own->agent();  // throws once it has been shut down
+  return own->debug_info();
+}
+std::string debug_info(std::string_view figure) { return detail::figure_of(debug_info(), figure); }
 
 bool is_initialized() noexcept {
   try {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -423,6 +424,50 @@ TEST_CASE("[row 276] hooks: on a leaf, on tensors on the way, on a received tens
   CHECK(seen == 1);
   CHECK(accumulated == 1);
   CHECK(numbers(context.gradients().at(a)) == vec{200, 200, 200});
+}
+
+// At another worker: a leaf whose hook notes the context of the pass, and the gradient that is there.
+struct noting_leaf {
+  noting_leaf() {
+    ferry::on_accumulated(value, [this](const tensor& own) {
+      const auto pass = dist::running_pass();
+      if (!pass || dist::current()) return;
+      noted = pass->value;
+      gradient = numbers(dist::get_gradients(*pass).at(own));
+    });
+  }
+  tensor times(const tensor& x) { return x * value; }
+  std::pair<std::uint64_t, vec> last() { return {noted, gradient}; }
+  tensor value = leaf({3, 4});
+  std::uint64_t noted = 0;
+  vec gradient;
+};
+
+TEST_CASE("a hook learns of which context the pass is that runs it, on every worker") {
+  cluster group(2);
+  const auto there = group[0].remote<ferry::make<noting_leaf>>("worker1");
+  const tensor a = leaf({1, 2});
+  std::optional<dist::context_id> here;
+  bool grows = false;
+  const ferry::gradient_hook hook = ferry::on_gradient(a, [&](const tensor&) -> tensor {
+    here = dist::running_pass();
+    grows = dist::current().has_value();
+    return {};
+  });
+  CHECK_FALSE(dist::running_pass());
+  for (int round = 0; round != 2; ++round) {
+    const dist::context context(group[0]);
+    CHECK_FALSE(dist::running_pass());
+    context.backward(ferry::sum(there.rpc_sync<&noting_leaf::times>(a)));
+    CHECK_FALSE(dist::running_pass());
+    REQUIRE(here.has_value());
+    CHECK(here->value == context.id().value);
+    CHECK_FALSE(grows);
+    CHECK(there.rpc_sync<&noting_leaf::last>() == std::pair(context.id().value, vec{1, 2}));
+  }
+  here.reset();
+  ferry::backward(ferry::sum(a * 2.0));
+  CHECK_FALSE(here.has_value());  // of this process alone
 }
 
 TEST_CASE("gradients of chosen inputs, through other workers; nothing is added to leaves") {

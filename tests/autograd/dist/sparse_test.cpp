@@ -1,8 +1,10 @@
 // Tables of embeddings at other workers, whose gradients are rows; and gradients of rows that go through messages.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -155,6 +157,33 @@ TEST_CASE(
   const void* first = both.find(weight)->rows.values().data();
   const void* second = both.find(other)->rows.values().data();
   CHECK(first != second);
+}
+
+TEST_CASE("chosen gradients of a table are dense, and those of other contexts are rows meanwhile") {
+  cluster group(2);
+  const tensor weight = leaf(varied({6, 3}, 1));
+  const tensor indices = indices_of({1, 1, 4});
+  std::optional<ferry::sparse_tensor> of_other;
+  const dist::context context(group[0]);
+  const tensor y = look_up(weight, indices) * 1.0;
+  const ferry::gradient_hook hook = ferry::on_gradient(y, [&](const tensor&) -> tensor {
+    std::thread([&] {
+      const ferry::enable_grad on;
+      const dist::context other(group[0]);
+      other.backward(ferry::sum(look_up(weight, indices)));
+      const auto all = other.gradients();
+      const auto* found = all.find(weight);
+      of_other = found ? found->rows : ferry::sparse_tensor();
+    }).join();
+    return {};
+  });
+  const auto chosen = dist::gradients(context, ferry::sum(y), {weight, y});
+  CHECK(ferry::equal(chosen.at(0), counted({1, 1, 4})));
+  CHECK(ferry::equal(chosen.at(1), ferry::ones({3, 3}, ferry::dtype::f64)));
+  REQUIRE(of_other.has_value());
+  REQUIRE(of_other->defined());
+  CHECK(ferry::equal(of_other->to_dense(), counted({1, 1, 4})));
+  CHECK(context.gradients().empty());
 }
 
 TEST_CASE("[row 278] rows of two leaves never share their values") {

@@ -420,8 +420,8 @@ TEST_CASE("the target device of a tensor") {
     const std::string_view words =
         response
             ? "tensor 3 of the response is on cuda:0: only CPU tensors are supported by default; move it to the CPU, "
-              "or configure a device map (set_device_map): Response device mapping is not available for destination "
-              "w; device cuda:0"
+              "or configure a device map (set_device_map) at w, whose map for this worker leads results back: Response "
+              "device mapping is not available for destination w; device cuda:0"
             : "tensor 3 of the request is on cuda:0: only CPU tensors are supported by default; move it to the CPU, "
               "or configure a device map (set_device_map): Request device mapping is not available for destination "
               "w; device cuda:0";

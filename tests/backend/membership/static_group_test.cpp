@@ -342,6 +342,20 @@ TEST_CASE("a rank that is given twice is an error at the second, naming both") {
   CHECK(found == 1);
 }
 
+TEST_CASE("a worker that is initialised twice learns that this process runs it") {
+  temporary_directory directory;
+  const std::string file = "file://" + directory.file("store");
+  {
+    ferry::worker first = ferry::init_rpc(member(file, 0, 1));
+    expect_error(errc::already_initialized, "'worker0' is already initialized: this process runs it",
+                 [&] { (void)ferry::init_rpc(member(file, 0, 1)); });
+    CHECK(first.workers().size() == 1);  // it goes on
+    first.shutdown();
+  }
+  ferry::worker again = ferry::init_rpc(member(file, 0, 1));
+  again.shutdown();
+}
+
 TEST_CASE("after a start that failed the same workers may start again in the same file") {
   temporary_directory directory;
   const std::string file = "file://" + directory.file("store");

@@ -285,6 +285,18 @@ TEST_CASE("traffic counts calls, errors, requests served and bytes by peer, thos
   CHECK(after[0].bytes_received == sent[0].bytes_received);
 }
 
+std::string figure_there(const std::string& name) { return ferry::debug_info(name); }
+std::size_t figures_there() { return ferry::debug_info().size(); }
+
+TEST_CASE("a handler can report figures of the worker that it runs at") {
+  cluster group(2);
+  group[1].add_debug_info("a test", {{"test.own", [] { return std::string("of worker1"); }}});
+  CHECK(group[0].rpc_sync<figure_there>("worker1", std::string("test.own")) == "of worker1");
+  CHECK(group[0].rpc_sync<figures_there>("worker1") == group[1].debug_info().size());
+  expect_error(errc::invalid_argument, "debug_info has no figure 'test.own'",
+               [&] { (void)group[0].rpc_sync<figure_there>("worker0", std::string("test.own")); });
+}
+
 TEST_CASE("debug_info has the figures of all providers, sorted; no two may give one figure") {
   cluster group(1);
   const ferry::worker& self = group[0];

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -107,6 +108,11 @@ void backward(const rref<T>& root, context_id, const backward_options&) {
 /// undefined for one that does not reach a root. Nothing is added to the gradients of leaves, on any worker.
 [[nodiscard]] std::vector<tensor> gradients(const context& in, tensor_span roots, tensor_span inputs,
                                             const backward_options& options = {});
+
+/// The context of the pass that runs the calling hook, or function of a node; none outside of distributed passes. No context is in
+/// force there: calls that a hook makes are not part of the graph that the pass goes through. get_gradients(*running_pass())
+/// has the gradients that this worker has so far.
+[[nodiscard]] std::optional<context_id> running_pass() noexcept;
 
 /// A gradient of a leaf in a context.
 struct leaf_gradient {

@@ -49,7 +49,8 @@ struct backward_options;
 class gradient_map;
 
 /// A context, in force on the thread that makes it until its end: for the calls that the thread makes, for their handlers and
-/// the calls that these make, for continuations and coroutines, everywhere. Gradients of all passes in a context add up, apart from
+/// the calls that these make, for continuations and coroutines, everywhere; not for hooks and nodes that a pass runs (running_pass()).
+/// Gradients of all passes in a context add up, apart from
 /// ferry::grad() and from those of other contexts.
 ///
 /// In a coroutine of ferry::task or ferry::future it may be held across a co_await. Ended on any thread; not thread-safe itself,

@@ -31,6 +31,9 @@ struct call_facts {
   bool inherited = false;           ///< the limit is the time that was left until the running handler's deadline
   incarnation_id incarnation = {};  ///< of the peer
   const char* hint = nullptr;       ///< for the text of a timeout: what else the callee may be waiting for; static
+  /// Of a call on an object: throws what the reference has ended with, for which `place` stands until the call has ended.
+  void (*check_place)(const void* place) = nullptr;
+  const void* place = nullptr;
 };
 
 /// What the values of one message send beside its payload and tensors: values of a higher room, which carries them.

@@ -54,7 +54,7 @@ class reference_handle {
   /// Complete once the owner has made the object, or has registered this reference; fails if that fails.
   [[nodiscard]] future<void> created() const;
   /// The name of the object's type. A failed request is repeated by the next call.
-  [[nodiscard]] future<std::string> type() const;
+  [[nodiscard]] future<std::string> type(const call_options& options) const;
 
  private:
   reference_state& state() const;

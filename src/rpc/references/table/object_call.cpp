@@ -21,9 +21,11 @@ located_worker owner_of(const void* state, deadline until) {
   return static_cast<const reference_state*>(state)->owner(until);
 }
 
+void check_state(const void* state) { static_cast<const reference_state*>(state)->check(); }
+
 call_place place_of(const reference_handle& object) {
   reference_state& state = object.usable();
-  return {&owner_of, &state, state.shared_from_this(), waits_at_the_owner};
+  return {&owner_of, &state, state.shared_from_this(), waits_at_the_owner, &check_state};
 }
 
 }  // namespace

@@ -167,7 +167,7 @@ bool only_queries_object(std::uint64_t method) noexcept {
   return method == type || method == object;
 }
 
-future<std::string> reference_handle::type() const {
+future<std::string> reference_handle::type(const call_options& options) const {
   const reference_state& own = usable();
   const ref_ptr<owned_object> local = own.local();
   if (local && local->ready()) {  // at the owner: without a call, which would wait for a handler's place
@@ -177,7 +177,7 @@ future<std::string> reference_handle::type() const {
     return make_ready_future(std::move(name));
   }
   return usable().type([&] {
-    object_call call(*this, {}, type_method(), call_mode::later);
+    object_call call(*this, options, type_method(), call_mode::later);
     return finish_async<named<"ferry/type_of_object", &type_of_object>, method_flavour::object_call>(call);
   });
 }

@@ -146,13 +146,25 @@ void reference_table::carry_out(consequences&& to_do) noexcept {
     if (state->known) state->known->try_set_value();
   }
   for (const auto& [state, why] : to_do.failed) state->end(lost(*state, why));
-  for (const auto& [object, id] : to_do.never_made) {
-    object->fail(
-        make_error(errc::reference_deleted,
-                   fmt::format("the call of {} that was to make object {}@{} has not arrived at {} and will be refused",
-                               name_of(id.creator), id.number, id.creator.id.value, name_of(self_))));
-  }
+  for (const auto& [object, id] : to_do.never_made) object->fail(why_never_made(id));
   if (!to_do.released.empty()) release_later(std::move(to_do.released));
+}
+
+// Where this worker was to make it for itself: why its creation failed.
+std::exception_ptr reference_table::why_never_made(const object_id& id) noexcept {
+  std::shared_ptr<reference_state> own;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = holds_.find(id); found != holds_.end()) own = found->second.lock();
+  }
+  try {
+    if (own) own->check();
+    throw_error(errc::reference_deleted,
+                fmt::format("the call of {} that was to make object {}@{} has not arrived at {} and will be refused",
+                            name_of(id.creator), id.number, id.creator.id.value, name_of(self_)));
+  } catch (...) {
+    return current_error();
+  }
 }
 
 struct reference_table::release_work : work {

@@ -189,6 +189,7 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   template <class Which, class Reason>
   void end_held_forks(const Which& which, const Reason& reason) noexcept;
   void carry_out(consequences&& to_do) noexcept;
+  [[nodiscard]] std::exception_ptr why_never_made(const object_id& id) noexcept;
   /// Processes one event: `change` updates the protocol, then its effects are carried out without the mutex. If
   /// `change` throws, the effects up to that point are still carried out.
   template <class Change>

@@ -354,7 +354,7 @@ TEST_CASE("fetching with timeouts and stop tokens") {
   cluster group(2);
   const shut_door shut;
   const rref<std::string> late = group[0].remote<slow_text>("worker1", "text");
-  expect_error(errc::rpc_timeout, "", [&] { (void)late.to_here(10ms); });
+  expect_error(errc::rpc_timeout, "call of 'to_here<", [&] { (void)late.to_here(10ms); });
   expect_error(errc::rpc_timeout, "", [&] { (void)late.to_here({.timeout = 10ms}); });
   std::stop_source source;
   auto stopped = late.to_here_async({.stop = source.get_token()});
@@ -366,6 +366,51 @@ TEST_CASE("fetching with timeouts and stop tokens") {
   door.open();
   CHECK(late.to_here(20s) == "text");
   CHECK(late.to_here(ferry::no_timeout) == "text");
+}
+
+TEST_CASE("[row 164] a use that is under way when the creation is lost ends with the creation's error") {
+  for (const std::string owner : {"worker1", "worker0"}) {
+    for (const bool sync : {true, false}) {
+      CAPTURE(owner);
+      faulty_cluster group(2);
+      group.faults(0).add({.action = ferry::fault_action::drop,
+                           .kinds = ferry::message_kinds::request,
+                           .method = "*references_test::add*"});
+      const auto t = group[0].remote<add>({owner, {.timeout = 100ms}}, 1, 2);
+      if (sync) {
+        expect_error(errc::rpc_timeout, "the creation by remote failed", [&] { (void)t.to_here(); });
+        expect_error(errc::rpc_timeout, "the creation by remote failed", [&] { (void)t.rpc_sync<plus>(1); });
+      } else {
+        const auto fetched = t.to_here_async();
+        const auto called = t.rpc_async<plus>(1);
+        const auto chained = t.remote<plus>(1);
+        expect_error(errc::rpc_timeout, "the creation by remote failed", [&] { (void)fetched.get(); });
+        expect_error(errc::rpc_timeout, "the creation by remote failed", [&] { (void)called.get(); });
+        CHECK_THROWS((void)chained.to_here());
+      }
+      expect_error(errc::rpc_timeout, "the creation by remote failed", [&] { t.created().get(); });
+    }
+  }
+}
+
+TEST_CASE("a use that waits while the creation is cancelled ends with that, or with the value") {
+  cluster group(2);
+  for (const std::string owner : {"worker1", "worker0"}) {
+    for (int round = 0; round != 50; ++round) {
+      std::stop_source source;
+      const auto token = source.get_token();
+      const auto t = group[0].remote<add>({owner, {.stop = token}}, 1, 2);
+      const auto fetched = t.to_here_async();
+      source.request_stop();
+      try {
+        const int value = fetched.get();
+        CHECK(value == 3);
+      } catch (const ferry::error& problem) {
+        CHECK_MESSAGE(problem.kind() == errc::call_cancelled, problem.what());
+      }
+    }
+  }
+  await_no_references(group);
 }
 
 TEST_CASE("a creation that is cancelled fails, and its object is destroyed") {

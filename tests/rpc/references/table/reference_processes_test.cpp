@@ -669,7 +669,7 @@ TEST_CASE("calls on an object whose creation is lost end, although no reference 
       const rref<int> lost = both.workers[0].remote<add>({where, {.timeout = 300ms}}, 1, 2);
       waiting = lost.rpc_async<plus>({.timeout = ferry::no_timeout}, 1);
     }
-    expect_error(errc::reference_deleted, "", [&] { (void)waiting.get(); });
+    expect_error(errc::rpc_timeout, "the creation by remote failed", [&] { (void)waiting.get(); });
     for (const auto& worker : both.workers) await_nothing(worker);
   }
   both.faults.clear();

@@ -2,11 +2,13 @@
 
 #include <memory>
 #include <stdexcept>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <ferry/ops/ops.hpp>
 
 #include <cereal/types/string.hpp>
 #include <cereal/types/vector.hpp>
@@ -21,6 +23,8 @@ namespace reference_types_test {
 using ferry::any_rref;
 using ferry::errc;
 using ferry::rref;
+using ferry::scalar;
+using ferry::tensor;
 using ferry_test::cluster;
 using namespace references_test;
 using namespace std::chrono_literals;
@@ -143,6 +147,25 @@ TEST_CASE("[row 113] the type of an object is requested once, and later queries 
   door.reset();
 }
 
+TEST_CASE("a query for the type of an object ends with its own timeout or stop token, and the next one is made anew") {
+  cluster group(2);
+  {
+    const any_rref t(group[0].remote<slow_text>("worker1"));
+    door.await_arrivals(1);
+    expect_error(errc::rpc_timeout, "type_of_object", [&] { (void)t.type({.timeout = 20ms}).get(); });
+    std::stop_source source;
+    const auto token = source.get_token();
+    const auto asked = t.type({.stop = token});
+    source.request_stop();
+    expect_error(errc::call_cancelled, "type_of_object", [&] { (void)asked.get(); });
+    const auto again = t.type();
+    door.open();
+    CHECK(again.get() == ferry::type_name<std::string>());
+  }
+  door.reset();
+  await_no_references(group);
+}
+
 TEST_CASE("[row 114] the type of an object whose creation failed is the error of the function") {
   cluster group(2);
   for (const char* where : {"worker1", "worker0"}) {
@@ -229,6 +252,23 @@ TEST_CASE("references to bases: plain ones, several, abstract ones, virtual ones
     if (b.is_owner()) CHECK(&as_root.local_value() == &b.local_value());
     expect_error(errc::reference_mismatch, ferry::type_name<bottom>(),
                  [&] { (void)any_rref(as_root).as<square>().rpc_sync<&square::side>(); });
+  }
+}
+
+tensor make_matrix(int rows, int columns) { return ferry::full({rows, columns}, 2.0); }
+
+TEST_CASE("[row 24] members and operators of tensors are methods like others: shapes, numbers and devices travel") {
+  cluster group(2);
+  constexpr auto add_number = static_cast<tensor (*)(const tensor&, const scalar&)>(&ferry::add);
+  for (const char* where : {"worker1", "worker0"}) {
+    CAPTURE(where);
+    const auto t = group[0].remote<make_matrix>(where, 2, 3);
+    CHECK(t.rpc_sync<&tensor::shape>() == ferry::dims{2, 3});
+    CHECK(t.rpc_sync<&tensor::view>(ferry::dims{3, 2}).shape() == ferry::dims{3, 2});
+    CHECK(t.rpc_sync<&tensor::device>() == ferry::device());
+    CHECK(t.rpc_sync<&tensor::dtype>() == ferry::dtype::f32);
+    CHECK(ferry::equal(t.rpc_sync<add_number>(1), ferry::full({2, 3}, 3.0)));
+    CHECK(ferry::equal(t.remote<add_number>(0.5).to_here(), ferry::full({2, 3}, 2.5)));
   }
 }
 
