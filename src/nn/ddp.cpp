@@ -188,10 +188,14 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     const device where = buckets_[b].where;
     if (where.is_cpu()) return;
     const stream now = current_stream(where);
-    if (buckets_[b].rows) last_on_[b] = now;  // it has no memory
     if (now == last_on_[b]) return;
     now.wait(last_on_[b]);
-    memory_[b].storage().record_use(now);
+    if (!buckets_[b].rows) {
+      memory_[b].storage().record_use(now);
+    } else if (const sparse_tensor& rows = rows_[buckets_[b].members[0]]; rows.defined()) {
+      rows.indices().storage().record_use(now);
+      rows.values().storage().record_use(now);
+    }
     last_on_[b] = now;
   }
 
@@ -314,6 +318,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     over_[next_over_++ % over_.size()] = which;
     pass_ = {};
     readiness_->reset();
+    std::fill(rows_.begin(), rows_.end(), sparse_tensor());
     calls_.clear();
   }
 
@@ -430,6 +435,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   void take(std::size_t i, const dist_context* context) {
     if (trained_[i].rows) {
       rows_[i] = kept_rows(i, context);
+      last_on_[bucket_of_[i]] = current_stream(trained_[i].value.device());
     } else {
       put(i, kept_gradient(i, context));
     }
@@ -528,8 +534,8 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
     std::vector<std::pair<std::size_t, sparse_tensor>> averages_of_rows;
     for (std::size_t b = 0; b != buckets_.size(); ++b) {
       if (buckets_[b].rows) {
-        averages_of_rows.emplace_back(buckets_[b].members[0], averages_->wait_for_rows(b));
         order(b);
+        averages_of_rows.emplace_back(buckets_[b].members[0], averages_->wait_for_rows(b));
         continue;
       }
       const tensor average = averages_->wait_for(b);

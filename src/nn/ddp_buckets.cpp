@@ -9,7 +9,8 @@ std::vector<gradient_bucket> plan_buckets(const std::vector<gradient_size>& para
   std::vector<gradient_bucket> buckets;
   for (std::size_t i = parameters.size(); i-- != 0;) {
     const gradient_size& each = parameters[i];
-    const std::size_t limit = buckets.size() <= 1 ? first : bytes;
+    const auto dense = std::count_if(buckets.begin(), buckets.end(), [](const auto& bucket) { return !bucket.rows; });
+    const std::size_t limit = dense <= 1 ? first : bytes;
     const bool fits =
         !buckets.empty() && !each.rows && !buckets.back().rows && buckets.back().type == each.type &&
         buckets.back().where == each.where &&

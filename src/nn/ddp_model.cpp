@@ -2,7 +2,7 @@
 
 #include "ddp_model.hpp"
 
-#include <string>
+#include <cstdint>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
@@ -22,7 +22,7 @@ class graph_model final : public ddp_model {
  public:
   explicit graph_model(const module_parts& module) : all_(list_named_parameters(module)) {
     for (const parameter_slot& each : module.parameters) {
-      if (each.sparse && !each.at->shape().empty()) rows_.insert(each.name);
+      if (each.sparse && !each.at->shape().empty()) rows_.insert(each.at->id());
     }
     for (const nn::named_parameter& each : all_) {
       if (gradient_edge_of(each.value)) trained_.push_back(each.value);  // as parts() says it
@@ -37,7 +37,8 @@ class graph_model final : public ddp_model {
   [[nodiscard]] std::vector<ddp_part> parts() const override {
     std::vector<ddp_part> parts;
     for (const auto& [name, value] : all_) {
-      parts.push_back({name, value, gradient_edge_of(value), contiguous_strides(value.shape()), rows_.contains(name)});
+      parts.push_back(
+          {name, value, gradient_edge_of(value), contiguous_strides(value.shape()), rows_.contains(value.id())});
     }
     return parts;
   }
@@ -60,7 +61,7 @@ class graph_model final : public ddp_model {
 
  private:
   const std::vector<nn::named_parameter> all_;
-  std::unordered_set<std::string> rows_;  // the names of those whose gradients are rows
+  std::unordered_set<std::uintptr_t> rows_;  // the ids of those whose gradients are rows
   std::vector<tensor> trained_;
   std::vector<gradient_hook> hooks_;
 };

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -146,6 +147,84 @@ TEST_CASE("ddp: rows of tables on devices are averaged there") {
       self.barrier();
     }
   });
+}
+
+// A table that is looked up on one stream, and a weight that is used on another. The gradient of the table, which travels last, may
+// come first.
+struct on_two_streams {
+  static constexpr bool sparse_gradient = true;
+  struct scaled {
+    tensor weight;
+    template <class Visit>
+    void visit_members(Visit&& visit) {
+      visit("weight", weight);
+    }
+  };
+  tensor table;
+  scaled scale;
+  ferry::stream first;
+  ferry::stream second;
+  bool table_last = false;
+  std::vector<tensor> kept =
+      {};  // the node of a leaf is of the stream on which it was used first, while something leads to it
+
+  on_two_streams(device gpu, bool last)
+      : first(ferry::pool_stream(gpu)), second(ferry::pool_stream(gpu)), table_last(last) {
+    const ferry::stream_guard on_first(first);
+    table = ferry::require_grad(ferry::ones({64, 64}).to(gpu));
+    kept.push_back(table * 1.0);
+    const ferry::stream_guard on_second(second);
+    scale.weight = ferry::require_grad(ferry::ones({64}).to(gpu));
+    kept.push_back(scale.weight * 1.0);
+  }
+  template <class Visit>
+  void visit_members(Visit&& visit) {
+    visit("table", table);
+    visit("scale", scale);
+  }
+  tensor operator()(const tensor& indices, const tensor& x) const {
+    const ferry::stream now = ferry::current_stream(x.device());
+    tensor looked_up;
+    tensor scaled_x;
+    const auto look_up = [&] {
+      const ferry::stream_guard on(first);
+      first.wait(now);
+      looked_up = ferry::embedding(table, indices, {.sparse_gradient = true});
+      for (int i = 0; i != 5; ++i) looked_up = looked_up * 1.0;
+    };
+    if (!table_last) look_up();
+    {
+      const ferry::stream_guard on(second);
+      second.wait(now);
+      scaled_x = x * scale.weight;
+    }
+    if (table_last) look_up();
+    for (const ferry::stream& each : {first, second}) now.wait(each);
+    for (const tensor& each : {looked_up, scaled_x}) each.storage().record_use(now);
+    return scaled_x + looked_up;
+  }
+};
+
+TEST_CASE("ddp: rows that come on one stream and travel on another are whole") {
+  for (const bool table_last : {false, true}) {
+    ferry_test::run_cluster(trainers, [&](ferry::worker& self) {
+      const process_group group(self);
+      const device gpu = gpu_of(group.rank());
+      ddp model(on_two_streams(gpu, table_last), group);
+      const on_two_streams& inside = model.module();
+      const tensor x = ferry::ones({64, 64}).to(gpu);
+      std::vector<std::int64_t> all(64);
+      std::iota(all.begin(), all.end(), 0);
+      const tensor indices = ferry::from_vector(all).to(gpu);
+      for (int round = 0; round != 40; ++round) {  // the double delays streams at random
+        for (const tensor& each : model.parameters()) ferry::set_grad(each, tensor());
+        ferry::backward(ferry::sum(model(indices, x) * (1.0 + round)));
+        CHECK(close(ferry::sparse_grad(inside.table).to_dense(), ferry::full({64, 64}, 1.0 + round)));
+        CHECK(close(ferry::grad(inside.scale.weight), ferry::full({64}, 64 * (1.0 + round))));
+      }
+      self.barrier();
+    });
+  }
 }
 
 TEST_CASE("ddp: a pass on devices that fails at one member fails at all, and the next one is right") {

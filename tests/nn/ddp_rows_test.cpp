@@ -250,6 +250,31 @@ TEST_CASE("ddp: a pass with rows that fails at one member fails at all, and the 
   });
 }
 
+// A layer first, whose weight is the table's.
+struct tied {
+  nn::embedding table{7, 3, {.sparse_gradient = true, .dtype = dtype::f64}};
+  nn::linear out{3, 7, {.dtype = dtype::f64}};
+  tied() { out.weight = table.weight; }
+  tensor operator()(const tensor& indices) const { return table(indices); }
+  template <class Visit>
+  void visit_members(Visit&& visit) {
+    visit("out", out);
+    visit("table", table);
+  }
+};
+
+TEST_CASE("ddp: a table that is tied to another weight travels as rows, whichever name comes first") {
+  run_cluster(2, [](ferry::worker& self) {
+    const process_group group(self);
+    ddp model(tied(), group, {.find_unused = true});
+    ferry::backward(ferry::sum(model(ferry::from_vector(std::vector<std::int64_t>{group.rank(), 3}))));
+    tensor expected = ferry::zeros({7, 3}, dtype::f64);
+    for (const std::int64_t row : {0, 1}) ferry::add_(expected.select(0, row), 0.5);
+    ferry::add_(expected.select(0, 3), 1.0);
+    CHECK(close(ferry::sparse_grad(model.module().table.weight).to_dense(), expected));
+  });
+}
+
 // Looks rows up without saying so.
 struct silent {
   tensor weight = ferry::require_grad(ferry::ones({4, 2}, dtype::f64));

@@ -2,11 +2,15 @@
 
 #include <ferry/nn/ddp.hpp>
 
-#include <functional>
+#include <chrono>
+#include <complex>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -86,6 +90,23 @@ struct as_opaque {
   auto operator()(const tensor& a, const tensor& b) const { return opaque{a + b}; }
 };
 
+tensor keep(tensor t) { return t; }
+struct as_remote {
+  auto operator()(const tensor& a, const tensor& b) const {
+    return here->remote<keep>(ferry_test::worker_name(1 - here->id().value), ferry::detach(a + b));
+  }
+};
+struct as_mixed {  // with things that hold no tensor
+  auto operator()(const tensor& a, const tensor& b) const {
+    return std::tuple(a + b, std::complex<double>(1, 2), std::string("text"), std::chrono::seconds(1), 3,
+                      std::filesystem::path("/tmp"), static_cast<void*>(nullptr));
+  }
+};
+
+template <class... Ts>
+tensor total(const std::tuple<tensor, Ts...>& of) {
+  return ferry::sum(std::get<0>(of));
+}
 tensor total(const std::pair<tensor, tensor>& of) { return ferry::sum(of.first + of.second); }
 tensor total(const std::map<std::string, tensor>& of) { return ferry::sum(of.at("a") + of.at("b")); }
 tensor total(const std::optional<tensor>& of) { return ferry::sum(*of); }
@@ -140,6 +161,9 @@ TEST_CASE("ddp: find_unused sees the tensors in what a module returns, or says t
     ddp model(three<as_opaque>(), group, {.find_unused = true});
     for (const std::string_view part : {"ddp_unused_test::opaque", "has no serialiser"})
       expect_error(errc::invalid_argument, part, [&] { (void)model(input_of(group)); });
+    ddp elsewhere(three<as_remote>(), group, {.find_unused = true});
+    expect_error(errc::invalid_argument, "its object is at worker", [&] { (void)elsewhere(input_of(group)); });
+    expect_averages<as_mixed>(group);
     ddp other(three<as_opaque>(), group);  // it does not look
     ferry::backward(total(other(input_of(group))));
     expect_error(errc::invalid_argument, "no gradient, and nothing was averaged completely: r. If",

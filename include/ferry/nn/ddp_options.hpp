@@ -31,7 +31,7 @@ struct ddp_options {
   std::size_t first_bucket_bytes = std::size_t{1} << 20U;  ///< of the gradients that are complete first
   /// Parameters that the outputs of the calls before a pass do not depend on take part with zeros. Costs a walk through the graph
   /// of each call. Outputs are the tensors in what the module returns: it may be a tensor, a range, tuple, optional, variant or pointer
-  /// of them, a reference to one of this worker, or a type with a serialiser; a call that returns another throws
+  /// of them, a reference to one of this worker, or a type with a serialiser and without references; a call that returns another throws
   /// errc::invalid_argument.
   bool find_unused = false;
   bucket_transport transport = {};  ///< empty: average_in_place()

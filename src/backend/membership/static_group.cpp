@@ -121,6 +121,7 @@ void static_group::join(deadline until) {
     if (group_store()->add("ready", 1, until) == own_.world_size) group_store()->set("all_ready", "1", until);
     wait_for_ready(until);
   } catch (const error& e) {
+    if (e.kind() == errc::already_initialized) throw;  // the worker itself goes on
     // The others would wait for this worker until their deadline.
     const auto limit = deadline::after(failure_report_limit);
     try {

@@ -1,6 +1,7 @@
 #include "call_report.hpp"
 
 #include <chrono>
+#include <typeinfo>
 
 #include <fmt/format.h>
 
@@ -161,7 +162,12 @@ std::exception_ptr not_sent(const call_facts& facts, const std::exception_ptr& t
 }
 
 void throw_not_encoded(const call_facts& facts, const error& problem) {
-  throw_error(problem.kind(), fmt::format("{}: in its arguments: {}", describe(facts), problem.message()));
+  try {
+    throw_error(problem.kind(), fmt::format("{}: in its arguments: {}", describe(facts), problem.message()));
+  } catch (const error& named) {
+    if (typeid(named) == typeid(problem)) throw;
+  }
+  throw;  // of a type of the application's, or with more than a kind and a text
 }
 
 void throw_bad_result(const call_facts& facts) {

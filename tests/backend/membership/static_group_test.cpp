@@ -347,8 +347,10 @@ TEST_CASE("a worker that is initialised twice learns that this process runs it")
   const std::string file = "file://" + directory.file("store");
   {
     ferry::worker first = ferry::init_rpc(member(file, 0, 1));
-    expect_error(errc::already_initialized, "'worker0' is already initialized: this process runs it",
-                 [&] { (void)ferry::init_rpc(member(file, 0, 1)); });
+    for (int attempt = 0; attempt != 3; ++attempt) {
+      expect_error(errc::already_initialized, "'worker0' is already initialized: this process runs it",
+                   [&] { (void)ferry::init_rpc(member(file, 0, 1)); });
+    }
     CHECK(first.workers().size() == 1);  // it goes on
     first.shutdown();
   }

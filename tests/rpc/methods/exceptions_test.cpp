@@ -289,6 +289,17 @@ struct throws_errors_of_ferry_on_save {
   template <class Archive>
   void load(Archive&) {}
 };
+struct error_of_application : ferry::error {
+  error_of_application() : ferry::error(errc::bad_shape, "not round") {}
+};
+struct throws_derived_on_save {
+  template <class Archive>
+  void save(Archive&) const {
+    throw error_of_application();
+  }
+  template <class Archive>
+  void load(Archive&) {}
+};
 struct throws_when_made {
   static inline std::atomic<bool> now{false};
   throws_when_made() {
@@ -333,6 +344,7 @@ int take_int_thrower(const throws_an_int_on_load&) { return 1; }
 throws_on_save give_unsaveable(bool really) { return {really}; }
 throws_on_load give_unloadable(bool really) { return {really}; }
 throws_when_made give_unmakeable() { return throws_when_made(7); }
+int take_derived(throws_derived_on_save) { return 1; }
 int take_unnameable(throws_errors_of_ferry_on_save) { return 1; }
 sends_too_little give_little() { return {}; }
 ferry::future<throws_on_save> give_unsaveable_later() { return ferry::make_ready_future(throws_on_save{}); }
@@ -654,6 +666,7 @@ TEST_CASE("arguments that cannot be encoded are the caller's own error, and noth
     CHECK_THROWS_WITH_AS(group[0].notify<take_unsaveable>("worker1", throws_on_save{}), "cannot be saved",
                          std::domain_error);
   }
+  CHECK_THROWS_AS((void)group[0].rpc_sync<take_derived>("worker1", throws_derived_on_save{}), error_of_application);
   for (const std::string_view part : {"take_unnameable", "worker1", "in its arguments", "not square"}) {
     const throws_errors_of_ferry_on_save argument;
     expect_error(errc::bad_shape, part, [&] { (void)group[0].rpc_sync<take_unnameable>("worker1", argument); });

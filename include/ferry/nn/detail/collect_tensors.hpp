@@ -6,6 +6,7 @@
 #include <exception>
 #include <optional>
 #include <ranges>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -28,20 +29,22 @@ inline constexpr bool is_optional = false;
 template <class T>
 inline constexpr bool is_optional<std::optional<T>> = true;
 
-/// Has no tensors: numbers, texts, flags.
+template <class T>
+inline constexpr bool is_object_pointer = std::is_pointer_v<T> && std::is_object_v<std::remove_pointer_t<T>>;
+
+/// Numbers, texts, durations: a tensor is a handle, whose copies are not trivial.
 template <class T>
 concept holds_no_tensor =
-    std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_null_pointer_v<T> || std::is_same_v<T, std::monostate> ||
-    std::is_same_v<T, std::nullopt_t> || std::is_convertible_v<const T&, std::string_view>;
+    (std::is_trivially_copyable_v<T> && !is_object_pointer<T>) || std::is_convertible_v<const T&, std::string_view> ||
+    std::is_convertible_v<const T&, std::string>;
 
 template <class T>
 inline constexpr bool is_range_of_others = false;
 template <std::ranges::input_range T>
-inline constexpr bool is_range_of_others<T> =
-    !std::is_same_v<std::ranges::range_value_t<T>, T>;  // std::filesystem::path
+inline constexpr bool is_range_of_others<T> = !std::is_same_v<std::ranges::range_value_t<T>, T>;
 
 [[noreturn]] void throw_unseen_tensors(std::string_view type, std::string_view why);
-/// Those that `values` has written. Throws what writing throws, as errc::invalid_argument.
+/// Those that the serialiser of T writes. Throws errc::invalid_argument if it throws: references cannot be written here.
 template <class T>
 void collect_written(const T& from, std::vector<tensor>& into);
 
@@ -55,8 +58,9 @@ void collect_tensors(const T& from, std::vector<Tensor>& into) {
   } else if constexpr (holds_no_tensor<T>) {
     return;
   } else if constexpr (is_rref<T>) {
-    if (from && from.is_owner()) collect_tensors(from.local_value(), into);
-  } else if constexpr (is_optional<T> || pointer_like<T> || std::is_pointer_v<T>) {
+    if (from && !from.is_owner()) throw_unseen_tensors(type_name<T>(), "its object is at " + from.owner_name());
+    if (from) collect_tensors(from.local_value(), into);
+  } else if constexpr (is_optional<T> || pointer_like<T> || is_object_pointer<T>) {
     if (from) collect_tensors(*from, into);
   } else if constexpr (is_variant<T>) {
     std::visit([&](const auto& each) { collect_tensors(each, into); }, from);
