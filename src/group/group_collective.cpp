@@ -225,7 +225,7 @@ bool group_collective::needs(int rank) const {
     for (std::size_t i = one->next; i < start_.schedule.size(); ++i) {
       const group_step& step = start_.schedule[i];
       if (step.kind == what::send && step.peer == rank) return true;
-      if (!receives(step)) continue;
+      if (!receives(step) || (i == one->next && one->taken)) continue;
       if (std::none_of(one->mail.begin(), one->mail.end(),
                        [&](const arrival& each) { return each.from == rank && each.tag == step.tag; })) {
         return true;
@@ -376,6 +376,7 @@ bool group_collective::advance(const std::shared_ptr<lane>& which) {
     }
     const std::lock_guard lock(mutex_);
     ++which->next;  // send() has done that
+    which->taken = false;
   }
   {
     const std::lock_guard lock(mutex_);
@@ -531,6 +532,7 @@ bool group_collective::receive(lane& which, const group_step& step) {
     if (found == which.mail.end()) return false;
     come = std::move(*found);
     which.mail.erase(found);
+    which.taken = true;  // its sender is not needed for this step any more
   }
   if (step.part < 0) return true;
   if (come.bytes.numel() != into.count || come.bytes.dtype() != into.of->dtype() || !come.bytes.device().is_cpu()) {

@@ -92,10 +92,11 @@ class group_collective final : public std::enable_shared_from_this<group_collect
     std::int64_t piece = 0;
     std::size_t next = 0;  // step; written by the thread that runs the lane, with the mutex held
     std::atomic<std::uint32_t> kicks{0};
-    std::vector<arrival> mail;  // these four are guarded by the mutex
+    std::vector<arrival> mail;  // these five are guarded by the mutex
     std::vector<int> unread;    // by part: sends whose bytes may still be read
     bool waits_for_reads = false;
     bool finished = false;
+    bool taken = false;  // the message of the step `next` is out of the mail: its sender may be done, and leave
   };
 
   class read_hold;

@@ -28,7 +28,7 @@ tensor with_rows(const tensor& t, std::int64_t rows) {
   if (t.size(0) == rows) return t.contiguous();
   dims shape = t.shape();
   shape[0] = rows;
-  const tensor result = zeros(shape, t.dtype(), t.device());
+  tensor result = zeros(shape, t.dtype(), t.device());
   if (t.size(0) != 0) result.narrow(0, 0, t.size(0)).copy_(t);
   return result;
 }
