@@ -47,8 +47,6 @@ struct ddp_pass_id {
 
 namespace {
 
-constexpr std::size_t most_reason = 1000;  // bytes
-
 std::string reason_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -305,16 +303,7 @@ class ddp_core : public std::enable_shared_from_this<ddp_core> {
   }
   // The group goes on to the next pass. `why`: of one that has not sent all gradients.
   void end_pass(const ddp_pass_id& which, const std::string& why) noexcept {
-    auto problem = caught([&] {
-      std::string text;
-      if (averages_->sent() != buckets_.size()) {
-        text = fmt::format("ddp: the pass of {} failed: {}", group_.names()[static_cast<std::size_t>(group_.rank())],
-                           why.substr(0, most_reason));
-      }
-      averages_->end_pass(buckets_, text);
-    });
-    if (problem)
-      log(log_level::error, "other members do not hear that a pass has failed: " + describe_exception(problem));
+    averages_->end_pass(buckets_, why);
     over_[next_over_++ % over_.size()] = which;
     pass_ = {};
     readiness_->reset();

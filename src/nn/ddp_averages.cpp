@@ -1,5 +1,6 @@
 #include "ddp_averages.hpp"
 
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,9 +16,17 @@
 #include "../rpc/worker/worker_core.hpp"
 
 namespace ferry::inline v0::detail {
+namespace {
+constexpr std::size_t most_reason = 1000;  // bytes
+}
 
 context_values ddp_averages::values_of_next(const std::string& refusal) const {
   return values_with_note({bucket_purpose{module_, passes_, sent_}.number(), refusal});
+}
+context_values ddp_averages::values_of_refused(std::string_view why) const {
+  return values_of_next(fmt::format("ddp: the pass of {} failed: {}",
+                                    group_.names()[static_cast<std::size_t>(group_.rank())],
+                                    why.substr(0, most_reason)));
 }
 context_values ddp_averages::values_of_join() const {
   return values_with_note({bucket_purpose{module_, passes_, bucket_purpose::joining}.number(), {}});
@@ -47,9 +56,7 @@ void ddp_averages::send_rows(const sparse_tensor& own) {
     const context_values_scope scope(values_of_next({}));
     under_way next;
     next.rows = gather_rows(group_, own, limit_, [&](const std::exception_ptr& reason) {
-      return values_of_next(fmt::format("ddp: the pass of {} failed: {}",
-                                        group_.names()[static_cast<std::size_t>(group_.rank())],
-                                        describe_exception(reason)));
+      return values_of_refused(describe_exception(reason));
     });
     averages_.push_back(std::move(next));
   });
@@ -86,7 +93,7 @@ void ddp_averages::end_pass(const std::vector<gradient_bucket>& buckets, const s
   auto problem = caught([&] {
     if (group_.size() == 1) return;
     const no_grad outside;
-    for (; sent_ < buckets.size(); ++sent_) refuse_next(buckets[sent_], values_of_next(why));
+    for (; sent_ < buckets.size(); ++sent_) refuse_next(buckets[sent_], values_of_refused(why));
   });
   if (problem)
     log(log_level::error, "other members do not hear that a pass has failed: " + describe_exception(problem));

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ferry/group/process_group.hpp>
@@ -56,6 +57,8 @@ class ddp_averages {
 
  private:
   [[nodiscard]] context_values values_of_next(const std::string& refusal) const;
+  /// Of collectives that end because the pass has failed here.
+  [[nodiscard]] context_values values_of_refused(std::string_view why) const;
   void refuse_next(const gradient_bucket& bucket, const context_values& values);
 
   const process_group group_;
