@@ -58,7 +58,7 @@ void failure_detector::keep_ticking(clock::time_point at) noexcept {
 void failure_detector::tick(const heartbeat_clock::tick& due) noexcept {
   const lease_rules rules{own_.options.heartbeat_interval.duration(), own_.options.lease.duration()};
   bool wanted = false;
-  auto next = due.now + rules.interval;
+  auto next = due.at + rules.interval;
   try {
     if (group_->is_member() && due.late_by > rules.lease) {
       log(log_level::warning, fmt::format("{} was suspended, or starved of CPU time, for {:.1f} s",

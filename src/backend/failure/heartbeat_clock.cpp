@@ -8,6 +8,7 @@ namespace ferry::inline v0::detail {
 namespace {
 
 constexpr std::chrono::milliseconds beat_tolerance{1};  // the resolution of timers
+constexpr int late_part = 4;                            // of the interval: a tick that is later begins a new series
 
 }  // namespace
 
@@ -25,15 +26,16 @@ void heartbeat_clock::keep_ticking(clock::time_point at) noexcept {
 }
 
 void heartbeat_clock::fire(const work* fired) noexcept {
-  tick due{clock::now(), {}, false, false};
+  tick due{clock::now(), {}, {}, false, false};
   {
     const std::lock_guard lock(mutex_);
     if (!timer_.claim(fired)) return;
     wanted_ = false;
     due.stalled = was_stalled(next_tick_, due.now, rules_);
     due.late_by = due.now - next_tick_;
+    due.at = due.late_by > rules_.interval / late_part ? due.now : next_tick_;
     due.beat = due.now + beat_tolerance >= next_beat_;
-    if (due.beat) next_beat_ = due.now + rules_.interval;
+    if (due.beat) next_beat_ = due.at + rules_.interval;
   }
   on_tick_(due);
 }

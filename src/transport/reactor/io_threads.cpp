@@ -515,10 +515,10 @@ void io_threads::end_blocking() noexcept {
 timer_id io_threads::start_timer(deadline at, work* item) {
   std::lock_guard lock(monitor_mutex_);
   const std::uint64_t id = next_timer_++;
-  const bool first = timers_.empty() || at.at() < timers_.begin()->first;
   timer_index_.emplace(id, at.at());
   timers_.emplace(at.at(), timer{timer_id{id}, item});
-  if (first) monitor_wake_.notify_one();
+  // While it is awake it makes a new plan.
+  if (at.at().time_since_epoch().count() < sleeps_until_.load()) monitor_wake_.notify_one();
   return timer_id{id};
 }
 
@@ -616,11 +616,16 @@ void io_threads::monitor_main() noexcept {
   ::pthread_setname_np(::pthread_self(), "ferry-monitor");
   int quiet = 0;
   int in_vain = 0;
+  clock::time_point last_timer{};
+  auto next_timer = clock::time_point::max();
   std::unique_lock lock(monitor_mutex_);
   while (!monitor_stop_) {
     const auto now = clock::now();
     while (!timers_.empty() && timers_.begin()->first <= now) {
       const timer due = timers_.begin()->second;
+      // What comes at intervals is about to be set again, on another thread. That one need not wake this one then.
+      const auto at = timers_.begin()->first;
+      next_timer = at + (at - std::exchange(last_timer, at));
       timers_.erase(timers_.begin());
       timer_index_.erase(static_cast<std::uint64_t>(due.id));
       lock.unlock();
@@ -650,6 +655,7 @@ void io_threads::monitor_main() noexcept {
     auto until = clock::time_point::max();
     if (ticking_.load()) until = quiet == 0 ? now + tick : next_look(now, pause_after(in_vain));
     if (!timers_.empty()) until = std::min(until, timers_.begin()->first);
+    if (now < next_timer) until = std::min(until, next_timer);
     // Before first_watch(): watch_later() looks in the other order.
     sleeps_until_.store(until.time_since_epoch().count());
     if (const auto first = first_watch(); first < until) {

@@ -320,10 +320,11 @@ void connect_operation::open_connection() {
   try {
     std::string description =
         fmt::format("{} {}", core_->transport_name, current_text());  // may throw: before release()
-    if ((request_.self.features & (feature_control | feature_observer)) != 0) request_.options.busy_poll = 0;
+    const std::uint64_t features = (result.peer.features & feature_device_tensors) |
+                                   (request_.self.features & (feature_control | feature_observer));
     result.opened = make_stream_connection(
         core_->loop, socket_.release(), core_->transport_name, std::move(description), request_.options, {},
-        (result.peer.features & feature_device_tensors) != 0, std::move(rings_), std::move(direct_));
+        features, std::move(rings_), std::move(direct_));
   } catch (const error& failure) {
     return fail(failure.kind(), std::string(failure.message()));
   }

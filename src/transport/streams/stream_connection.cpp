@@ -14,7 +14,7 @@ namespace ferry::inline v0::detail {
 
 std::shared_ptr<connection> make_stream_connection(reactor& loop, int descriptor, std::string_view transport_name,
                                                    std::string description, const transport_options& options,
-                                                   std::shared_ptr<void> kept, bool device_tensors,
+                                                   std::shared_ptr<void> kept, std::uint64_t features,
                                                    std::unique_ptr<shared_rings> rings,
                                                    std::shared_ptr<direct_memory> direct) {
   // Blocking, with a timeout: calls that must not wait pass MSG_DONTWAIT.
@@ -29,7 +29,7 @@ std::shared_ptr<connection> make_stream_connection(reactor& loop, int descriptor
   }
   try {
     return std::make_shared<stream_connection>(loop.shared_from_this(), descriptor, transport_name,
-                                               std::move(description), options, std::move(kept), device_tensors,
+                                               std::move(description), options, std::move(kept), features,
                                                std::move(rings), std::move(direct));
   } catch (...) {
     ::close(descriptor);

@@ -73,7 +73,7 @@ class stream_connection final : public connection,
                                 public std::enable_shared_from_this<stream_connection> {
  public:
   stream_connection(std::shared_ptr<reactor> loop, int descriptor, std::string_view name, std::string description,
-                    const transport_options& options, std::shared_ptr<void> kept, bool device_tensors,
+                    const transport_options& options, std::shared_ptr<void> kept, std::uint64_t features,
                     std::unique_ptr<shared_rings> rings, std::shared_ptr<direct_memory> direct)
       : loop_(std::move(loop)),
         kept_(std::move(kept)),
@@ -83,13 +83,14 @@ class stream_connection final : public connection,
         direct_(std::move(direct)),
         name_(name),
         description_(std::move(description)),
-        device_tensors_(device_tensors),
+        device_tensors_((features & feature_device_tensors) != 0),
+        carries_calls_((features & (feature_control | feature_observer)) == 0),
         arriving_{loop_,
                   {},
                   std::make_shared<staging_ring>(options.device_timeout, staging_ring::direction::to_device,
                                                  "tensors from " + description_),
                   direct_},
-        busy_poll_(std::thread::hardware_concurrency() > 1 ? options.busy_poll : 0),
+        busy_poll_(carries_calls_ && std::thread::hardware_concurrency() > 1 ? options.busy_poll : 0),
         reader_state_(options.limits),
         spin_(busy_poll_ == 0 ? options.max_spin : busy_poll_step, busy_poll_ != 0),
         outgoing_copies_(std::make_shared<staging_ring>(options.device_timeout, staging_ring::direction::from_device)),
@@ -250,6 +251,7 @@ class stream_connection final : public connection,
   const std::string_view name_;
   const std::string description_;
   const bool device_tensors_;  // the other end supports them
+  const bool carries_calls_;   // not only control frames
   channel_context arriving_;   // its news is set by start()
   std::shared_ptr<connection_receiver> receiver_;
 

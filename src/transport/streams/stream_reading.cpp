@@ -357,7 +357,7 @@ stream_connection::outcome stream_connection::spin_for_input(io_threads& on, std
 }
 
 bool stream_connection::linger(io_threads& on) noexcept {
-  if (paused()) return false;
+  if (paused() || !carries_calls_) return false;
   // A caller that waits for its reply can read the connection only if no other thread occupies it.
   if (driven_.load(std::memory_order_relaxed)) {
     watch_again();

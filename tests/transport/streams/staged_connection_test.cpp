@@ -50,8 +50,9 @@ struct stream_pair {
   explicit stream_pair(bool device_tensors = true, const transport_options& options = {}) {
     int ends[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
-    near_end = detail::make_stream_connection(*loop, ends[0], "test", "test near", options, {}, device_tensors);
-    far_end = detail::make_stream_connection(*loop, ends[1], "test", "test far", options, {}, device_tensors);
+    const std::uint64_t features = device_tensors ? feature_device_tensors : 0;
+    near_end = detail::make_stream_connection(*loop, ends[0], "test", "test near", options, {}, features);
+    far_end = detail::make_stream_connection(*loop, ends[1], "test", "test far", options, {}, features);
     near_end->start(near_log);
     far_end->start(far_log);
   }

@@ -191,7 +191,7 @@ TEST_CASE("a creation that times out while its fetch is under way fails both") {
   {
     const closed_door closed;
     make_and_use(group[0]);
-    const auto ref = group[0].remote<behind_door>({"worker1", {.timeout = 50ms}}, 7);
+    const auto ref = group[0].remote<behind_door>({"worker1", {.timeout = 300ms}}, 7);
     const auto fetched = ref.to_here_async({.timeout = 10s});
     expect_error(errc::rpc_timeout, "creation", [&] { ref.created().get(); });
     door.open();
@@ -236,7 +236,7 @@ TEST_CASE("the fetch of a pair is lost, or its creation") {
                          .kinds = ferry::message_kinds::request,
                          .method = "*references_test::add*",
                          .limit = 1});
-    const auto ref = group[0].remote<add>({"worker1", {.timeout = 100ms}}, 1, 2);
+    const auto ref = group[0].remote<add>({"worker1", {.timeout = 300ms}}, 1, 2);
     CHECK_THROWS_AS((void)ref.to_here({.timeout = 10s}), ferry::error);
     expect_error(errc::rpc_timeout, "creation", [&] { ref.created().get(); });
   }
