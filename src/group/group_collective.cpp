@@ -13,6 +13,7 @@
 #include "../rpc/worker/worker_core.hpp"
 #include "../transport/reactor/time_limit.hpp"
 #include "group_core.hpp"
+#include "nccl_group.hpp"
 #include "reduce_elements.hpp"
 #include "staged_pieces.hpp"
 
@@ -40,7 +41,12 @@ class group_collective::read_hold {
 };
 
 group_collective::group_collective(std::shared_ptr<group_core> group, collective_key key, collective_start start)
-    : group_(std::move(group)), key_(key), start_(std::move(start)) {}
+    : group_(std::move(group)), key_(key), start_(std::move(start)) {
+  if (!start_.by_nccl) return;
+  const nccl_agreement::word own = group_->nccl()->word_for(start_.signature, start_.staging.get());
+  says_yes_ = own.yes;
+  agreement_ = std::make_unique<nccl_agreement>(group_->rank(), group_->size(), own);
+}
 
 group_collective::~group_collective() = default;
 
@@ -72,6 +78,7 @@ void group_collective::start(std::deque<early_message> early) {
       return;
     }
     std::exception_ptr over;
+    std::vector<promise<void>> words;
     {
       const std::lock_guard lock(mutex_);
       if (ended_) {
@@ -80,11 +87,20 @@ void group_collective::start(std::deque<early_message> early) {
         for (; !early.empty(); early.pop_front()) {
           early_message& each = early.front();
           odd = why_unexpected(each.what);
+          const bool is_word = odd.empty() && each.what.piece == nccl_agreement::piece;
+          const auto word = is_word ? nccl_agreement::word::decode(each.bytes) : std::nullopt;
+          if (is_word && !word) odd = malformed_word(each.what);
           if (!odd.empty()) break;
+          if (is_word) {
+            agreement_->take(each.what.tag, *word);
+            words.push_back(std::move(each.taken));
+            continue;
+          }
           early_.emplace(message_key(each.what.piece, each.what.from, each.what.tag), std::move(each));
         }
       }
     }
+    for (promise<void>& each : words) each.try_set_value();
     if (!odd.empty()) {
       group_->fail(key_, errc::malformed, odd);
       over = make_error(errc::malformed, odd);
@@ -101,8 +117,19 @@ void group_collective::start(std::deque<early_message> early) {
     if (group_->segment()->begin(key_.sequence)) return;
     in_segment_.store(false);
   }
-  begin_lanes();
+  begin();
 }
+
+void group_collective::begin() {
+  if (!start_.by_nccl) return begin_lanes();
+  {
+    const std::lock_guard lock(mutex_);
+    agrees_ = true;
+  }
+  agree();
+}
+
+// ---------------------------------------------------------------- in messages
 
 void group_collective::begin_lanes() {
   if (!enter()) return;
@@ -145,6 +172,10 @@ bool group_collective::end(std::exception_ptr error, const std::function<void()>
     ++running_;
   }
   if (first) first();
+  if (start_.by_nccl) {
+    if (error_ && said_yes_.load()) tell_nccl(error_);
+    group_->nccl()->drop(key_.sequence);
+  }
   leave();  // the last thread that uses the tensors settles it
   return true;
 }
@@ -157,6 +188,7 @@ void group_collective::settle() noexcept {
   std::map<std::uint64_t, future<void>> sends;
   std::vector<std::shared_ptr<lane>> lanes;
   std::unique_ptr<time_limit> limit;
+  std::unique_ptr<time_limit> soon;
   std::exception_ptr error;
   {
     const std::lock_guard lock(mutex_);
@@ -164,9 +196,11 @@ void group_collective::settle() noexcept {
     sends.swap(sends_);
     lanes.swap(lanes_);
     limit.swap(limit_);
+    soon.swap(soon_);
     error = error_;
   }
   limit.reset();
+  soon.reset();
   if (error && in_segment_.load()) group_->segment()->note_failed(key_.sequence);  // the queue lets go of this
   group_->forget(key_);
   for (auto& [key, each] : early) {
@@ -213,6 +247,8 @@ bool group_collective::needs(int rank) const {
   if (in_segment_.load()) return !is_over() && group_->segment()->needs(key_.sequence, rank);
   const std::lock_guard lock(mutex_);
   if (ended_) return false;
+  if (on_device_.load()) return true;
+  if (agreement_ && agreement_->needs(rank)) return true;
   const auto receives = [&](const group_step& step) {
     return (step.kind == what::receive || step.kind == what::receive_reduce) && step.peer == rank;
   };
@@ -258,6 +294,12 @@ std::shared_ptr<group_collective::lane> group_collective::begin_lane() {
 }
 
 std::string group_collective::why_unexpected(const group_message& message) const {
+  if (agreement_ && message.piece == nccl_agreement::piece) {
+    const std::string_view why = agreement_->why_unexpected(message.from, message.tag);
+    if (why.empty()) return "";
+    return fmt::format("{} has sent word {} of an agreement on NCCL, {}", group_->name_of(message.from), message.tag,
+                       why);
+  }
   const auto step = std::find_if(start_.schedule.begin(), start_.schedule.end(), [&](const group_step& each) {
     return (each.kind == what::receive || each.kind == what::receive_reduce) && each.peer == message.from &&
            each.tag == message.tag;
@@ -292,6 +334,7 @@ future<void> group_collective::deliver(const group_message& message, const tenso
     return make_failed_future<void>(
         make_error(errc::group_mismatch, fmt::format("{}: {}", group_->describe(key_, start_.signature), odd)));
   }
+  if (start_.by_nccl && message.piece == nccl_agreement::piece) return take_word(message, bytes);
   std::shared_ptr<lane> where;
   std::string odd;
   future<void> later;
@@ -443,23 +486,27 @@ bool group_collective::send(const std::shared_ptr<lane>& which, const group_step
       }
       pending = group_->send(message, step.peer, bytes);
     }
-    bool late = false;
-    {
-      const std::lock_guard lock(mutex_);
-      late = ended_;
-      if (!late) sends_.emplace(number, pending);
-    }
-    if (late) pending.cancel();
-    const context_scope outside(static_cast<call_context*>(nullptr));  // on the thread that reads the answer
-    pending.add_done_callback(
-        [self = shared_from_this(), which, number, peer = step.peer, part = step.part](const future<void>& sent) {
-          self->on_sent(which, number, peer, part, sent.error());
-        });
+    track(number, step.peer, which, step.part, pending);
   } catch (const error& problem) {
     group_->fail(key_, problem.kind(), fmt::format("{}: {}", group_->name_of(step.peer), problem.message()));
     return false;
   }
   return true;
+}
+
+void group_collective::track(std::uint64_t number, int peer, const std::shared_ptr<lane>& which, int part,
+                             const future<void>& pending) {
+  bool late = false;
+  {
+    const std::lock_guard lock(mutex_);
+    late = ended_;
+    if (!late) sends_.emplace(number, pending);
+  }
+  if (late) pending.cancel();
+  const context_scope outside(static_cast<call_context*>(nullptr));  // on the thread that reads the answer
+  pending.add_done_callback([self = shared_from_this(), which, number, peer, part](const future<void>& sent) {
+    self->on_sent(which, number, peer, part, sent.error());
+  });
 }
 
 // On a thread that reads: the rest is done elsewhere.
@@ -612,7 +659,7 @@ void group_collective::go_by_messages() noexcept {
     if (needs(gone)) group_->fail(key_, errc::peer_lost, fmt::format("{} is lost", group_->name_of(gone)), gone);
   }
   const context_scope outside(static_cast<call_context*>(nullptr));
-  begin_lanes();
+  begin();
 }
 
 void group_collective::fail_here() noexcept {

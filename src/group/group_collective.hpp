@@ -21,6 +21,7 @@
 
 #include "group_buffers.hpp"
 #include "group_messages.hpp"
+#include "nccl_agreement.hpp"
 #include "schedule.hpp"
 #include "segment_queue.hpp"
 
@@ -44,7 +45,8 @@ struct collective_start {
   std::vector<group_step> schedule;
   group_buffers buffers;
   std::shared_ptr<staged_pieces> staging;  ///< of tensors on devices
-  std::string refusal;                     ///< not empty: it ends with that on every member, before it begins
+  bool by_nccl = false;  ///< the members agree first whether NCCL makes it; without it the same as else
+  std::string refusal;   ///< not empty: it ends with that on every member, before it begins
   timeout limit;
   deadline until;
   /// Called once, on any thread, when no tensor is read or written any more, by messages on their way neither; null: success.
@@ -67,6 +69,18 @@ class group_collective final : public std::enable_shared_from_this<group_collect
   /// Whether it cannot succeed without that member.
   [[nodiscard]] bool needs(int rank) const;
   [[nodiscard]] const collective_key& key() const noexcept { return key_; }
+
+  // For NCCL. enter() and leave() around what it does with the tensors.
+  [[nodiscard]] bool wants_nccl() const noexcept { return start_.by_nccl; }
+  [[nodiscard]] const staged_pieces* pieces() const noexcept { return start_.staging.get(); }
+  /// The second question of the agreement: whether this member has a communicator.
+  void ask_again(bool yes) noexcept;
+  /// Another member has said no to it.
+  [[nodiscard]] bool is_refused() const;
+  /// Not all members have one.
+  void go_staged() noexcept;
+  /// Whether the device makes it, or is about to. It may be done soon, without a member that has left since: calls `late` if it is not.
+  [[nodiscard]] bool ends_on_device(std::function<void()> late);
 
   // For the shared segment.
   [[nodiscard]] const collective_signature& signature() const noexcept override { return start_.signature; }
@@ -102,6 +116,14 @@ class group_collective final : public std::enable_shared_from_this<group_collect
   class read_hold;
   using message_key = std::tuple<std::uint32_t, int, std::uint32_t>;  // piece, sender, tag
 
+  /// In messages, or by NCCL if all agree.
+  void begin();
+  void agree() noexcept;
+  void on_agreed(const nccl_agreement::word& all);
+  future<void> take_word(const group_message& message, const tensor& bytes);
+  [[nodiscard]] std::string malformed_word(const group_message& message) const;
+  void tell_nccl(const std::exception_ptr& error) noexcept;
+  void send_word(const nccl_agreement::outgoing& what);
   void begin_lanes();
   /// It has ended, and no thread runs a lane: lets go of all messages.
   void settle() noexcept;
@@ -119,6 +141,8 @@ class group_collective final : public std::enable_shared_from_this<group_collect
   bool receive(lane& which, const group_step& step);
   bool may_write(lane& which, int part);
   void apply(const lane& which, const group_step& step);
+  /// Notes a message that is on its way.
+  void track(std::uint64_t number, int peer, const std::shared_ptr<lane>& which, int part, const future<void>& pending);
   void on_sent(const std::shared_ptr<lane>& which, std::uint64_t number, int peer, int part,
                const std::exception_ptr& error);
   /// Whose device it is belongs to what a device reports.
@@ -130,15 +154,22 @@ class group_collective final : public std::enable_shared_from_this<group_collect
   const collective_key key_;
   collective_start start_;
   std::atomic<bool> in_segment_{false};
-  std::atomic<bool> over_{false};  // as ended_
-  mutable std::mutex mutex_;       // guards what follows
+  std::atomic<bool> over_{false};       // as ended_
+  std::atomic<bool> on_device_{false};  // all members have agreed on NCCL
+  std::atomic<bool> said_yes_{false};   // others may begin it by NCCL, or have
+  mutable std::mutex mutex_;            // guards what follows
   std::vector<std::shared_ptr<lane>> lanes_;
   std::int64_t next_piece_ = 0;
   std::int64_t finished_pieces_ = 0;
   std::map<message_key, early_message> early_;   // of pieces that have not begun
   std::map<std::uint64_t, future<void>> sends_;  // that have not been answered
   std::uint64_t next_send_ = 0;
+  std::unique_ptr<nccl_agreement> agreement_;  // null: none is needed
+  bool says_yes_ = false;                      // to its first question
+  bool agrees_ = false;                        // its words are on their way
+  int questions_ = 0;                          // of it that have been answered
   std::unique_ptr<time_limit> limit_;
+  std::unique_ptr<time_limit> soon_;
   int running_ = 0;
   int reads_ = 0;  // messages with the caller's elements that may still be read
   bool ended_ = false;

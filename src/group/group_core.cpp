@@ -17,6 +17,7 @@
 #include "collective_purpose.hpp"
 #include "gather_rounds.hpp"
 #include "group_table.hpp"
+#include "nccl_group.hpp"
 #include "segment_agreement.hpp"
 
 namespace ferry::inline v0::detail {
@@ -65,7 +66,9 @@ group_core::group_core(std::shared_ptr<worker_core> worker, group_facts facts)
       table_(group_table::of(*worker_)),
       facts_(std::move(facts)),
       early_from_(facts_.names.size()),
-      ended_from_(facts_.names.size()) {}
+      ended_from_(facts_.names.size()) {
+  if (facts_.options.nccl && size() > 1) nccl_ = std::make_unique<nccl_group>(*this, nccl_in_use());
+}
 
 group_core::~group_core() {
   if (segment_queue_) segment_queue_->close();
@@ -118,6 +121,7 @@ std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker
   for (const std::string& name : facts.names) agreed = group_hash(agreed, name);
   agreed = group_hash(group_hash(agreed, facts.options.chunk), facts.options.window);
   agreed = group_hash(agreed, facts.options.shared_bytes);
+  agreed = group_hash(agreed, static_cast<std::uint64_t>(facts.options.nccl));
   for (const plan_rule& each : facts.options.plan) {
     agreed = group_hash(group_hash(agreed, each.up_to_bytes), static_cast<std::uint64_t>(each.up_to_members));
     agreed = group_hash(group_hash(agreed, static_cast<std::uint64_t>(each.op)), static_cast<std::uint64_t>(each.use));
@@ -184,7 +188,7 @@ group_plan group_core::plan(collective op, std::size_t bytes, device_kind memory
   } else if (memory != device_kind::cpu) {
     made.not_shared = "the tensor is on a device";
     made.shared_failed = false;
-  } else if (rule && rule->use != algorithm::shared) {
+  } else if (rule && rule->use != algorithm::shared && rule->use != algorithm::nccl) {
     made.not_shared = "a rule of the group says otherwise";
     made.shared_failed = false;
   } else if (segment() && segment()->has_left()) {
@@ -193,6 +197,10 @@ group_plan group_core::plan(collective op, std::size_t bytes, device_kind memory
   } else if (goes_through_segment(op, bytes)) {
     made.use = algorithm::shared;
     made.chunk = segment()->layout().slot_bytes;
+  }
+  if (memory == device_kind::cuda) {
+    made.not_nccl = why_not_nccl(op, bytes);
+    if (made.not_nccl.empty()) made.use = algorithm::nccl;
   }
   made.window = facts_.options.window;
   made.busbw_factor = 1;
@@ -235,10 +243,24 @@ group_plan group_core::plan(collective op, std::size_t bytes, device_kind memory
       break;
     case collective::receive: made.steps = 1; break;
   }
+  if (made.use == algorithm::nccl) {
+    made.steps = levels + 1;
+    made.chunk = of_piece = std::max<std::size_t>(bytes, 1);
+    if (op == collective::all_reduce) made.bytes_per_process = 2 * others * bytes / each;
+    if (op == collective::broadcast) made.bytes_per_process = bytes;
+  }
   made.pieces =
       op == collective::barrier ? 1 : std::max<std::size_t>(1, bytes / of_piece + (bytes % of_piece != 0 ? 1 : 0));
   if (n == 1) made.bytes_per_process = 0;
   return made;
+}
+
+std::string group_core::why_not_nccl(collective op, std::size_t bytes) const {
+  if (!has_algorithm(op, algorithm::nccl)) return fmt::format("it makes no {}", to_string(op));
+  if (!nccl_) return size() == 1 ? "there is one member" : "the group does without: group_options::nccl";
+  if (bytes == 0) return "there are no elements";
+  if (!may_go_by_nccl(op, bytes)) return "a rule of the group says otherwise";
+  return nccl_->why_not();
 }
 
 const plan_rule* group_core::own_rule(collective op, std::size_t bytes) const noexcept {
@@ -249,14 +271,20 @@ const plan_rule* group_core::own_rule(collective op, std::size_t bytes) const no
 
 algorithm group_core::message_algorithm(collective op, std::size_t bytes) const {
   const plan_rule* const rule = own_rule(op, bytes);
-  if (rule && rule->use != algorithm::shared) return rule->use;
+  if (rule && rule->use != algorithm::shared && rule->use != algorithm::nccl) return rule->use;
   return default_plan[find_rule(default_plan, op, bytes, size())].use;
 }
 
 bool group_core::goes_through_segment(collective op, std::size_t bytes) const noexcept {
   if (!segment() || !runs_in_segment(op)) return false;
   const plan_rule* const rule = own_rule(op, bytes);
-  return !rule || rule->use == algorithm::shared;
+  return !rule || rule->use == algorithm::shared || rule->use == algorithm::nccl;
+}
+
+bool group_core::may_go_by_nccl(collective op, std::size_t bytes) const noexcept {
+  if (!nccl_ || bytes == 0 || !has_algorithm(op, algorithm::nccl)) return false;
+  const plan_rule* const rule = own_rule(op, bytes);
+  return !rule || rule->use == algorithm::nccl || rule->use == algorithm::shared;
 }
 
 void group_core::set_limit(collective_start& start, timeout limit) const {
@@ -271,6 +299,7 @@ void group_core::set_limit(collective_start& start, timeout limit) const {
 std::uint64_t group_core::begin(collective_start start) {
   collective_key key{start.channel, 0};
   const std::string refusal = std::move(start.refusal);
+  if (start.by_nccl) nccl_->prepare();
   std::shared_ptr<group_collective> made;
   std::deque<early_message> early;
   outcome before;
@@ -284,6 +313,7 @@ std::uint64_t group_core::begin(collective_start start) {
     const auto place = open_.emplace(key, made).first;
     try {
       pass_to_segment(key, made, wakes_others);
+      if (made->wants_nccl()) nccl_->expect(key.sequence);
     } catch (...) {  // no memory: it was not begun
       open_.erase(place);
       throw;
@@ -703,7 +733,14 @@ void group_core::note_lost(int rank, const std::string& what) {
   // It may have taken on to wake this one.
   if (segment()) post([self = shared_from_this()] { self->drive_segment(); });
   for (const auto& each : open) {
-    if (each->needs(rank)) fail(each->key(), errc::peer_lost, fmt::format("{} {}", name_of(rank), what), rank);
+    if (!each->needs(rank)) continue;
+    const std::string why = fmt::format("{} {}", name_of(rank), what);
+    const auto late = [weak = weak_from_this(), key = each->key(), why, rank] {
+      const auto self = weak.lock();
+      const auto open_still = self ? self->find(key) : nullptr;
+      if (open_still && open_still->needs(rank)) self->fail(key, errc::peer_lost, why, rank);
+    };
+    if (!each->ends_on_device(late)) fail(each->key(), errc::peer_lost, why, rank);
   }
 }
 

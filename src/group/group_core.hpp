@@ -23,6 +23,7 @@
 namespace ferry::inline v0::detail {
 
 class group_table;
+class nccl_group;
 class worker_core;
 
 struct group_facts {
@@ -79,6 +80,10 @@ class group_core : public std::enable_shared_from_this<group_core> {
   /// Null: the members share no memory.
   [[nodiscard]] segment_queue* segment() const noexcept { return segment_.load(); }
   void drive_segment() const noexcept;
+  /// Null: the group does without.
+  [[nodiscard]] nccl_group* nccl() const noexcept { return nccl_.get(); }
+  /// Whether its members agree on NCCL before they make it.
+  [[nodiscard]] bool may_go_by_nccl(collective op, std::size_t bytes) const noexcept;
   /// How that collective's bytes travel in messages.
   [[nodiscard]] algorithm message_algorithm(collective op, std::size_t bytes) const;
   /// Whether it begins in the shared segment.
@@ -107,6 +112,8 @@ class group_core : public std::enable_shared_from_this<group_core> {
   };
   /// The first rule of the group for it; null if there is none.
   [[nodiscard]] const plan_rule* own_rule(collective op, std::size_t bytes) const noexcept;
+  /// Empty: by NCCL, if all members can.
+  [[nodiscard]] std::string why_not_nccl(collective op, std::size_t bytes) const;
   void share_memory(deadline until);
   void pass_to_segment(const collective_key& key, const std::shared_ptr<group_collective>& made, bool& wakes_others);
   void wake(int sleeper) noexcept;
@@ -126,6 +133,7 @@ class group_core : public std::enable_shared_from_this<group_core> {
   std::atomic<segment_queue*> segment_{nullptr};  // others may send messages a little earlier
   std::string why_no_segment_;
   bool segment_failed_ = false;
+  std::unique_ptr<nccl_group> nccl_;            // does not change
   mutable std::mutex mutex_;                    // guards what follows
   std::map<std::int32_t, std::uint64_t> next_;  // by channel
   std::map<collective_key, std::shared_ptr<group_collective>> open_;

@@ -97,6 +97,7 @@ class operation_start {
     start.signature.use = group_.message_algorithm(op, bytes);
     if (op != collective::barrier) result = lay_out(start);
     start.shared = !start.staging && group_.goes_through_segment(op, bytes);
+    start.by_nccl = group_.may_go_by_nccl(op, bytes);
     if (bytes == 0 && !is_between_two(op)) {  // nothing travels, but the members meet
       op = collective::barrier;
       buffers = {};

@@ -39,16 +39,21 @@ std::string_view to_string(algorithm which) noexcept {
     case algorithm::dissemination: return "dissemination";
     case algorithm::direct: return "direct";
     case algorithm::shared: return "shared";
+    case algorithm::nccl: return "nccl";
   }
   return "unknown";
 }
 
 std::string to_string(const group_plan& plan) {
+  const bool staged = plan.memory != device_kind::cpu && plan.use != algorithm::nccl;
   std::string text = fmt::format(
       "{} of {} bytes among {}: {}{}, {} step{}, {} bytes per process, {} piece{} {} up to {} bytes",
-      to_string(plan.op), plan.bytes, plan.members, plan.memory == device_kind::cpu ? "" : "staged ",
-      to_string(plan.use), plan.steps, plan.steps == 1 ? "" : "s", plan.bytes_per_process, plan.pieces,
-      plan.pieces == 1 ? "" : "s", plan.use == algorithm::shared ? "in shared memory" : "of messages", plan.chunk);
+      to_string(plan.op), plan.bytes, plan.members, staged ? "staged " : "", to_string(plan.use), plan.steps,
+      plan.steps == 1 ? "" : "s", plan.bytes_per_process, plan.pieces, plan.pieces == 1 ? "" : "s",
+      plan.use == algorithm::shared ? "in shared memory"
+      : plan.use == algorithm::nccl ? "on the device"
+                                    : "of messages",
+      plan.chunk);
   if (plan.shared_failed) text += fmt::format("; not in shared memory: {}", plan.not_shared);
   return text;
 }

@@ -35,6 +35,12 @@ void staged_pieces::take(std::vector<staged_part> parts, group_buffers& buffers)
   blocks_.resize(pieces);
 }
 
+void staged_pieces::read_in_order_of_results() const {
+  for (const staged_part& each : parts_) {
+    if (each.from.data) each.from.of.storage().record_use(store_);
+  }
+}
+
 bool staged_pieces::fetch(group_buffers& buffers, std::int64_t piece, std::function<void()> goes_on) {
   const auto number = static_cast<std::size_t>(piece);
   if (const auto& begun = transits_[number]) {

@@ -41,11 +41,15 @@ class staged_pieces {
   staged_pieces(const staged_pieces&) = delete;
   staged_pieces& operator=(const staged_pieces&) = delete;
 
+  [[nodiscard]] const device& where() const noexcept { return where_; }
   /// The stream in whose order results are complete.
   [[nodiscard]] const stream& results() const noexcept { return store_; }
+  [[nodiscard]] const std::vector<staged_part>& parts() const noexcept { return parts_; }
   /// `parts` as buffers.whole has them; buffers is complete otherwise. Call once.
   void take(std::vector<staged_part> parts, group_buffers& buffers);
 
+  /// Something else than these copies is to read the tensors, in the order of the results, and write them.
+  void read_in_order_of_results() const;
   /// Begins to copy a piece, at the first call for it. False: its elements are not there; `goes_on` is called once, on any thread,
   /// when they are. Throws errc::out_of_memory, and the failure of the device.
   bool fetch(group_buffers& buffers, std::int64_t piece, std::function<void()> goes_on);

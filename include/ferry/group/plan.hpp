@@ -56,6 +56,9 @@ enum class algorithm : std::uint8_t {
   /// Through memory that all members share. Each copies S at most into it, in one step; a large all_reduce takes two, and each
   /// member reduces S/n. Reductions are made in the order of ranks.
   shared,
+  /// By NCCL, from device to device, behind ceil(log2 n) messages in which the members agree on it. In how many steps, and in which order
+  /// it reduces, is NCCL's choice.
+  nccl,
 };
 std::string_view to_string(algorithm which) noexcept;
 
@@ -67,8 +70,8 @@ struct plan_rule {
   algorithm use = {};
 };
 
-/// The table for what travels in messages: where members share no memory, after a collective has failed, and for tensors on devices. It
-/// does not ask where tensors are, since members may differ in that.
+/// The table for what travels in messages: where members share no memory, after a collective has failed, and for tensors on devices
+/// without NCCL. It does not ask where tensors are, since members may differ in that.
 inline constexpr plan_rule default_plan[] = {
     {.op = collective::barrier, .use = algorithm::dissemination},
     {.op = collective::broadcast, .up_to_bytes = std::size_t{64} << 10U, .use = algorithm::tree},
@@ -108,12 +111,16 @@ inline constexpr plan_rule default_plan[] = {
   switch (op) {
     case collective::barrier: return which == algorithm::dissemination || which == algorithm::shared;
     case collective::broadcast:
-    case collective::reduce: return which == algorithm::tree || which == algorithm::chain || which == algorithm::shared;
+    case collective::reduce:
+      return which == algorithm::tree || which == algorithm::chain || which == algorithm::shared ||
+             which == algorithm::nccl;
     case collective::all_reduce:
     case collective::all_gather:
     case collective::reduce_scatter:
-      return which == algorithm::exchange || which == algorithm::ring || which == algorithm::shared;
-    case collective::all_to_all: return which == algorithm::exchange || which == algorithm::shared;
+      return which == algorithm::exchange || which == algorithm::ring || which == algorithm::shared ||
+             which == algorithm::nccl;
+    case collective::all_to_all:
+      return which == algorithm::exchange || which == algorithm::shared || which == algorithm::nccl;
     case collective::send:
     case collective::receive: return which == algorithm::direct;
   }
@@ -166,10 +173,12 @@ struct group_plan {
   /// Not because of how the members reach each other, or what was asked for: it was tried, or was so earlier.
   bool shared_failed = false;
   device_kind memory = device_kind::cpu;  ///< of the tensors of this member
+  /// Of tensors on a device: why not by NCCL; empty: it is, if all members can.
+  std::string not_nccl = {};
 
   friend bool operator==(const group_plan&, const group_plan&) = default;
 };
-/// Of tensors on devices "staged ring", and so on.
+/// Of tensors on devices "nccl", "staged ring", and so on.
 /// "all_reduce of 1048576 bytes among 4: ring, 6 steps, 1572864 bytes per process, 1 piece of messages up to 262144 bytes"
 std::string to_string(const group_plan& plan);
 

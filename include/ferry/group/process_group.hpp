@@ -37,6 +37,9 @@ struct group_options {
   std::vector<plan_rule> plan = {};  ///< before those of default_plan
   /// Where each two members reach each other by `shm`, they share memory: that many bytes for each. 0: they do not.
   std::size_t shared_bytes = std::size_t{2} << 20U;
+  /// Collectives on tensors of CUDA devices are made by NCCL where all members can, and each has a device of its own (docs/groups.md,
+  /// With NCCL). Opened when the group is made. Sums are in NCCL's order then.
+  bool nccl = false;
 };
 
 /// Some workers, in an order that all of them know: ranks. A handle; copies are the same group, which ends at this worker
@@ -48,9 +51,10 @@ struct group_options {
 /// follows from plan() and ranks alone: equal inputs give equal bits on every run, and the same bits on every member.
 ///
 /// Tensors are on the CPU or on devices, which may differ between members. Those of a device travel through page-locked memory of
-/// the host, at most `window` pieces of a collective at once, and in stream order: they are read and written after the work queued
-/// on the caller's current stream, and get() and co_await make the reader's current stream wait for the result; no thread waits for
-/// the device. Results are on the device of the tensor. A limit includes the time until the device has reached the collective.
+/// the host, at most `window` pieces of a collective at once, or by NCCL (group_options::nccl); in stream order: they are read and
+/// written after the work queued on the caller's current stream, and get() and co_await make the reader's current stream wait for the
+/// result; no thread waits for the device. Results are on the device of the tensor. A limit includes the time until the device has
+/// reached the collective.
 ///
 /// As soon as a collective cannot succeed it ends for every member that has not completed it, with one error that names a
 /// culprit, and so does the call of a member that comes later: errc::rpc_timeout when the first member's limit expires,

@@ -111,6 +111,14 @@ marker_ptr executor::enqueue(CUstream_st* stream, std::function<void()> run, std
   return push(stream, std::move(run), std::move(needs), on_host_thread);
 }
 
+void executor::reach(const marker_ptr& place) {
+  const std::lock_guard lock(mutex_);
+  place->done = true;
+  place->at = clock::now();
+  work_.notify_all();
+  progress_.notify_all();
+}
+
 void executor::drop(int device) {
   std::vector<operation> gone;  // destroyed without the lock
   std::unique_lock lock(mutex_);

@@ -93,6 +93,8 @@ class executor {
   /// Queues `run`; returns its end.
   marker_ptr enqueue(CUstream_st* stream, std::function<void()> run, std::vector<marker_ptr> needs = {},
                      bool on_host_thread = false);
+  /// Something else than a stream has come to a place that was made by itself.
+  void reach(const marker_ptr& place);
   /// The device has failed: what is queued is dropped, and so is what comes, until mend().
   void drop(int device);
   void mend();
