@@ -22,7 +22,7 @@ class heartbeat_clock {
   /// What a tick is to do.
   struct tick {
     clock::time_point now;
-    clock::time_point at;              ///< when it was set for, or now if it is so late that the next one would follow at once
+    clock::time_point at;  ///< when it was set for, or now if it is so late that the next one would follow at once
     std::chrono::nanoseconds late_by;  ///< after the time it was set for
     bool stalled;                      ///< the worker was suspended, or had no CPU time: `late_by` is no silence
     bool beat;                         ///< heartbeats are due

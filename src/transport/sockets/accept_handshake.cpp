@@ -282,10 +282,9 @@ void accept_handshake::take_pool_answer() {
 
 void accept_handshake::complete_handshake() {
   std::string description = fmt::format("{} {}", core_->transport_name, peer_);  // may throw: before release()
-  auto opened =
-      make_stream_connection(core_->loop, socket_.release(), core_->transport_name, std::move(description),
-                             admission_.options, std::move(admission_.slot),
-                             hello_.features, std::move(rings_), std::move(direct_));
+  auto opened = make_stream_connection(core_->loop, socket_.release(), core_->transport_name, std::move(description),
+                                       admission_.options, std::move(admission_.slot), hello_.features,
+                                       std::move(rings_), std::move(direct_));
   if (!core_->workers.deliver(opened, hello_, admission_.worker)) {
     opened->close(make_error(errc::shutting_down, fmt::format("the worker '{}' has left", hello_.target)));
   }

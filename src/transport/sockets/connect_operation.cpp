@@ -322,9 +322,9 @@ void connect_operation::open_connection() {
         fmt::format("{} {}", core_->transport_name, current_text());  // may throw: before release()
     const std::uint64_t features = (result.peer.features & feature_device_tensors) |
                                    (request_.self.features & (feature_control | feature_observer));
-    result.opened = make_stream_connection(
-        core_->loop, socket_.release(), core_->transport_name, std::move(description), request_.options, {},
-        features, std::move(rings_), std::move(direct_));
+    result.opened =
+        make_stream_connection(core_->loop, socket_.release(), core_->transport_name, std::move(description),
+                               request_.options, {}, features, std::move(rings_), std::move(direct_));
   } catch (const error& failure) {
     return fail(failure.kind(), std::string(failure.message()));
   }
