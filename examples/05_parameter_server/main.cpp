@@ -2,11 +2,14 @@
 
 #include <ferry/ferry.hpp>
 #include <ferry/ops/ops.hpp>
+#include <ferry/profiler.hpp>
 #include <ferry/tensor/factories.hpp>
 #include <ferry/tensor/generator.hpp>
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -99,16 +102,26 @@ bool train(int rank) {
   return same;
 }
 
-int main() {
+// What the first trainer did, and what the server did for it, as a trace for ui.perfetto.dev.
+bool train_and_record(const ferry::worker& self, const char* file) {
+  ferry::profiler::session recorded(self);
+  const bool right = train(self.id().value);
+  constexpr std::chrono::seconds uncertainty(1);  // of clocks: a busy machine will do
+  std::ofstream(file) << ferry::profiler::chrome_trace(recorded.finish(), {.largest_uncertainty = uncertainty});
+  return right;
+}
+
+int main(int count, char** arguments) {
   ferry::worker self = ferry::init_rpc();
   if (self.workers().size() < 2) {
     std::fprintf(stderr, "the server needs at least one trainer: ferry-run -n 2 ./05_parameter_server\n");
     return 2;
   }
-  bool right = self.id().value == 0 || train(self.id().value);
+  const int rank = self.id().value;
+  bool right = rank == 0 || (rank == 1 && count > 1 ? train_and_record(self, arguments[1]) : train(rank));
   self.shutdown();  // the server comes here at once, and serves until the trainers have come, too
 
-  if (self.id().value == 0) {
+  if (rank == 0) {
     right = server.step == epochs * batches && server.epoch_loss < server.first_epoch_loss / 20;
     std::printf("%d steps; the loss %s to 1/%.0f of what it was in the first epoch\n", server.step,
                 right ? "fell" : "SHOULD HAVE FALLEN further than", server.first_epoch_loss / server.epoch_loss);

@@ -15,8 +15,14 @@
 #include <ferry/ops/ops.hpp>
 
 #include "cluster.hpp"
+#include "fake_nccl.hpp"
 
 namespace ddp_device_test {
+
+[[maybe_unused]] const bool has_nccl = [] {
+  ferry::detail::use_nccl(&fake_nccl::functions());
+  return true;
+}();
 
 using ferry::device;
 using ferry::process_group;
@@ -54,6 +60,10 @@ tensor remote_layer(const tensor& x) { return server_layer()(x); }
 bool close(const tensor& a, const tensor& b) { return ferry::allclose(a.to(host), b.to(host), 1e-4, 1e-6); }
 
 TEST_CASE("[row 301] ddp: remote layers on the CPU and averaged layers on devices in turn") {
+  bool by_nccl = false;
+  SUBCASE("staged") {}
+  SUBCASE("by NCCL") { by_nccl = true; }
+  fake_nccl::reset();
   // One process on the batches of all, on the CPU.
   nn::linear first = layer_of(1);
   nn::linear second = layer_of(2);
@@ -68,7 +78,7 @@ TEST_CASE("[row 301] ddp: remote layers on the CPU and averaged layers on device
   ferry_test::run_cluster(trainers + 1, [&](ferry::worker& self) {
     const int rank = self.id().value;
     if (rank == trainers) return self.barrier();  // the server
-    const process_group group(self, {"worker0", "worker1"});
+    const process_group group(self, {"worker0", "worker1"}, {.nccl = by_nccl});
     const std::string server = ferry_test::worker_name(trainers);
     const device gpu = gpu_of(rank);
     const auto averaged = [&](std::uint64_t seed) {
@@ -110,6 +120,8 @@ TEST_CASE("[row 301] ddp: remote layers on the CPU and averaged layers on device
     }
     self.barrier();
   });
+  CHECK((fake_nccl::completed() != 0) == by_nccl);
+  for (const std::string& each : fake_nccl::complaints()) FAIL_CHECK(each);
 }
 
 TEST_CASE("ddp: rows of tables on devices are averaged there") {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs an example that writes a trace and a page. Checks the trace against the format of Chrome's traces, and that the page is
 well-formed, loads nothing and shows what the trace has: trace_test.py FERRY_RUN PROGRAM. With --group TEST_PROFILER, checks the trace
-that its test of real processes writes."""
+that its test of real processes writes; with --example FERRY_RUN WORKERS PROGRAM ARGUMENT..., that of an example."""
 
 import json
 import os
@@ -89,6 +89,31 @@ class GroupTrace(Format, unittest.TestCase):
         self.assertLessEqual({(0, 1), (0, 2), (1, 2), (2, 1)}, pairs)
 
 
+class ExampleTrace(Format, unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "trace.json")
+            run, workers, *program = EXAMPLE
+            result = subprocess.run([run, "-n", workers, *program, str(path)], stdin=subprocess.DEVNULL, text=True, timeout=100,
+                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+            if result.returncode != 0:
+                raise AssertionError(result.stdout)
+            cls.trace = json.loads(path.read_text(encoding="utf-8"))
+        cls.events = cls.trace["traceEvents"]
+
+    def test_calls_and_what_callees_did_are_in_it(self):
+        calls = [event for event in self.events if event["ph"] in "Xb" and event["cat"] == "call"]
+        handlers = [event for event in self.events if event["ph"] in "Xb" and event["cat"] == "handler"]
+        self.assertGreater(len(calls), 20)
+        self.assertGreater(len({event["pid"] for event in handlers} | {event["pid"] for event in calls}), 1)
+        self.assertGreater(len(handlers), 20)
+        if "autograd" in EXAMPLE[2]:
+            names = " ".join(event["name"] for event in self.events)
+            for each in ("dist_autograd::backward", "dist_autograd::send", "matmul"):
+                self.assertIn(each, names)
+
+
 class Trace(Format, unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -153,6 +178,9 @@ class Trace(Format, unittest.TestCase):
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--example":
+        EXAMPLE = sys.argv[2:]
+        unittest.main(argv=sys.argv[:1], defaultTest="ExampleTrace")
     PROGRAM = sys.argv.pop()
     FERRY_RUN = sys.argv.pop()
     unittest.main(defaultTest="GroupTrace" if FERRY_RUN == "--group" else "Trace")

@@ -84,7 +84,7 @@ class FerryTop(unittest.TestCase):
             # How long handlers take is the machine's business.
             findings = [each for each in records["findings"] if each["kind"] != "slow_worker"]
             self.assertEqual(findings, [])
-            self.assertIn("The handlers of" if records["findings"] else "Nothing conspicuous", text)
+            self.assertIn(" in the median, " if records["findings"] else "Nothing conspicuous", text)
             self.assertTrue(records["group"].startswith("static 3, "))
             for each in records["workers"]:
                 self.assertEqual(each["ferry_flight_record"], 1)
@@ -128,7 +128,21 @@ class FerryTop(unittest.TestCase):
 
     def test_a_slow_worker_is_found_and_named(self):
         with Group("slow") as group:
-            group.dump_with("slow_worker", ["worker2"])
+            _, slow, _ = group.dump_with("slow_worker", ["worker2"])
+            self.assertIn("work_here", slow["text"])
+
+    def test_a_worker_that_serves_what_takes_long_is_not_called_slow(self):
+        with Group("hetero") as group:
+            records, _ = group.dump()
+            self.assertNotIn("work_slowly", str(records["findings"]))
+
+    def test_handlers_that_call_back_are_no_deadlock(self):
+        with Group("nested") as group:
+            records, oldest, _ = group.dump_with("oldest_call", ["worker2"])
+            self.assertIn("ask_worker0", oldest["text"].partition(";")[0])
+            self.assertIn("compute_for_ever", oldest["text"])
+            self.assertNotIn("circle", oldest["text"])
+            self.assertNotIn("cycle", [each["kind"] for each in records["findings"]])
 
     def test_a_handler_that_does_not_end_is_found_through_others(self):
         with Group("stuck") as group:

@@ -5,6 +5,8 @@
 //   busy      they call each other until the end
 //   deadlock  worker1 and worker2 each hold a lock of their own and wait for the other's
 //   slow      worker2 takes long for every call
+//   hetero    worker2 serves a method that takes long, the others one that does not
+//   nested    worker0 waits for worker1, whose handler waits for worker0, whose handler waits for worker2, which computes for ever
 //   stuck     worker1 waits in a handler for worker2, whose handler computes for ever
 
 #include <cerrno>
@@ -61,6 +63,8 @@ void take_both(const std::string& other) {
 }
 
 int work(int value) { return value + 1; }
+int work_slowly(int of);
+int work_here(int value) { return ferry::get_worker_info().name() == "worker2" ? work_slowly(value) : work(value); }
 int work_slowly(int of) {
   auto value = static_cast<unsigned>(of);
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
@@ -72,6 +76,8 @@ void compute_for_ever() {
   std::unique_lock lock(mutex);
   changed.wait(lock, [] { return over; });
 }
+void ask_worker2();
+void ask_worker0() { ferry::rpc_sync<ask_worker2>({"worker0", {.timeout = ferry::no_timeout}}); }
 void ask_worker2() { ferry::rpc_sync<compute_for_ever>({"worker2", {.timeout = ferry::no_timeout}}); }
 
 void end_here() {
@@ -106,10 +112,14 @@ void plant(const ferry::worker& self, const std::string& scenario, std::vector<f
   } else if (scenario == "stuck") {
     for (int i = 0; i != 3; ++i)
       waiting.push_back(self.rpc_async<ask_worker2>({"worker1", {.timeout = ferry::no_timeout}}));
+  } else if (scenario == "nested") {
+    waiting.push_back(self.rpc_async<ask_worker0>({"worker1", {.timeout = ferry::no_timeout}}));
   } else {
     for (int i = 0; i != 10; ++i) {
       for (const ferry::worker_info& each : self.workers()) {
-        if (scenario == "slow" && each.name() == "worker2") {
+        if (scenario == "slow") {
+          (void)self.rpc_sync<work_here>(each.id(), i);
+        } else if (scenario == "hetero" && each.name() == "worker2") {
           (void)self.rpc_sync<work_slowly>(each.id(), i);
         } else {
           (void)self.rpc_sync<work>(each.id(), i);

@@ -15,16 +15,14 @@ namespace {
 
 using nanoseconds = std::chrono::nanoseconds;
 
-// Snapshots of a group are not of one moment: ages that are compared may be wrong by this.
-constexpr std::chrono::milliseconds between_snapshots{100};
-
-// A worker is slow if its handlers take this many times as long as those of the others, in the median, and at least this.
+// A worker is slow if its handlers of one method take this many times as long as those of the others, in the median, and at least this.
 constexpr int slow_factor = 3;
 constexpr std::chrono::milliseconds slow_at_least{1};
 constexpr std::size_t enough_handlers = 5;
 
-// Of so many calls it is looked up where they lead.
+// Of so many calls it is looked up where they lead, and of so many whether they lead back.
 constexpr std::size_t most_followed = 10'000;
+constexpr std::size_t most_in_cycles = 1000;
 
 std::string seconds(nanoseconds value) { return fmt::format("{:.3g} s", std::chrono::duration<double>(value).count()); }
 
@@ -61,16 +59,37 @@ class group_index {
   std::map<served_key, const ferry::served_call_info*> served_;
 };
 
-// The calls of a worker, the oldest first: they are in that order.
-const ferry::pending_call_info* oldest_within(const observed& worker, nanoseconds age) {
-  const auto& all = worker.snapshot->pending_calls;
-  const auto found = std::partition_point(
-      all.begin(), all.end(), [&](const ferry::pending_call_info& each) { return each.age > age + between_snapshots; });
-  return found == all.end() ? nullptr : &*found;
+using call_list = std::vector<const ferry::pending_call_info*>;
+
+// The calls of a worker, the oldest first: they are in that order. Those that it has made while it served one of that age, which is of
+// the same moment.
+call_list made_within(const observed& worker, nanoseconds age) {
+  call_list result;
+  for (const ferry::pending_call_info& each : worker.snapshot->pending_calls) {
+    if (each.age <= age) result.push_back(&each);
+  }
+  return result;
+}
+call_list all_of(const observed& worker) { return made_within(worker, nanoseconds::max()); }
+
+// What the handler of a request waits for, as far as it is known.
+enum class reason {
+  nothing,  // it computes, or waits for something else than ferry: for a lock, perhaps
+  nested,   // for one of the calls that it has made
+  turn,     // it has not begun: for the handlers that run there, and so perhaps for their calls
+};
+reason reason_of(const ferry::served_call_info& served) {
+  switch (served.phase) {
+    case ferry::served_phase::queued:
+    case ferry::served_phase::held: return reason::turn;
+    case ferry::served_phase::running: return reason::nothing;
+    case ferry::served_phase::waiting:
+    case ferry::served_phase::later: return reason::nested;
+  }
+  return reason::nothing;
 }
 
-// Where the calls that begin with `call` lead: each next one is the oldest that its callee has made since the one before
-// arrived there.
+// Where the calls that begin with `call` lead: each next one is the oldest that the handler of the one before may have made.
 struct chain {
   std::vector<std::string> steps;  // texts
   std::string end;                 // the last worker
@@ -87,10 +106,7 @@ chain follow(const group_index& of, const std::string& caller, const ferry::pend
     const std::string& to = call->peer.name();
     result.end = to;
     std::string step = fmt::format("{} -> {}: '{}' for {}", from, to, call->method, seconds(call->age));
-    if (!seen.emplace(from, call->id).second) {
-      result.circular = true;
-      return result;
-    }
+    seen.emplace(from, call->id);
     const observed* const callee = of.find(to);
     if (!callee) {
       result.steps.push_back(step + ", " + std::string(to_string(call->phase)) + "; the callee could not be asked");
@@ -102,49 +118,72 @@ chain follow(const group_index& of, const std::string& caller, const ferry::pend
       return result;
     }
     result.steps.push_back(step + ", at the callee " + std::string(to_string(served->phase)));
-    result.computes = served->phase == ferry::served_phase::running;
+    const reason why = reason_of(*served);
+    result.computes = why == reason::nothing;
     if (result.computes) return result;
-    const ferry::pending_call_info* const next = oldest_within(*callee, served->age);
-    if (!next) return result;
+    const call_list next = why == reason::turn ? all_of(*callee) : made_within(*callee, served->age);
+    const auto fresh = std::find_if(next.begin(), next.end(), [&](const ferry::pending_call_info* each) {
+      return !seen.contains({to, each->id});
+    });
+    if (fresh == next.end()) {
+      result.circular = why == reason::turn && !next.empty();
+      return result;
+    }
     from = to;
-    call = next;
+    call = *fresh;
   }
 }
 
-struct edge {
-  const ferry::pending_call_info* call = nullptr;  // the oldest
-  std::string phase;                               // of its handler
+// Calls that wait for each other.
+struct cycle_of_calls {
+  std::vector<const waiting_call*> calls;
+  bool certain = true;  // no handler of them runs
 };
-using graph = std::map<std::string, std::map<std::string, edge>>;  // who waits for whom
 
-graph who_waits_for_whom(const std::vector<waiting_call>& waiting) {
-  graph result;
-  for (const waiting_call& each : waiting) {  // the oldest first
-    const std::string& from = each.caller->who.who.name();
+// For each call, the waiting calls that its handler may wait for, and whether it must. A handler that runs may wait for a lock that another
+// one there holds, which waits in a call.
+struct blocked_by {
+  std::vector<std::size_t> calls;
+  bool certain = true;
+};
+std::vector<blocked_by> edges_of(const std::vector<waiting_call>& waiting, std::size_t count, const group_index& of) {
+  std::map<std::pair<std::string, std::uint64_t>, std::size_t> places;
+  for (std::size_t i = 0; i != count; ++i)
+    places.emplace(std::pair(waiting[i].caller->who.who.name(), waiting[i].call->id), i);
+  std::vector<blocked_by> edges(count);
+  for (std::size_t i = 0; i != count; ++i) {
+    const waiting_call& each = waiting[i];
     const std::string& to = each.call->peer.name();
-    if (to == from) continue;
-    edge& there = result[from][to];
-    if (there.call) continue;
-    there = {each.call, each.at_callee ? std::string(to_string(each.at_callee->phase)) : std::string()};
+    const observed* const callee = of.find(to);
+    if (!each.at_callee || !callee) continue;
+    const reason why = reason_of(*each.at_callee);
+    edges[i].certain = why != reason::nothing;
+    call_list next = why == reason::nested ? made_within(*callee, each.at_callee->age) : all_of(*callee);
+    if (why == reason::nested && next.size() > 1) next.resize(1);  // the oldest
+    for (const ferry::pending_call_info* call : next) {
+      const auto found = places.find({to, call->id});
+      if (found != places.end() && found->second != i) edges[i].calls.push_back(found->second);
+    }
   }
-  return result;
+  return edges;
 }
 
-// By breadth-first searches; empty: there is none.
-std::vector<std::string> shortest_cycle(const graph& waits) {
-  std::vector<std::string> best;
-  for (const auto& [start, ignored] : waits) {
-    std::map<std::string, std::string> reached_from;
-    std::deque<std::string> next{start};
+// The shortest, by breadth-first searches; without calls: there is none.
+cycle_of_calls shortest_cycle(const std::vector<waiting_call>& waiting, const std::vector<blocked_by>& edges,
+                              bool only_certain) {
+  constexpr std::size_t none = ~std::size_t{0};
+  cycle_of_calls best;
+  for (std::size_t start = 0; start != edges.size(); ++start) {
+    std::vector<std::size_t> reached_from(edges.size(), none);
+    std::deque<std::size_t> next{start};
     bool found = false;
     while (!next.empty() && !found) {
-      const std::string at = next.front();
+      const std::size_t at = next.front();
       next.pop_front();
-      const auto out = waits.find(at);
-      if (out == waits.end()) continue;
-      for (const auto& [to, call] : out->second) {
-        if (reached_from.contains(to)) continue;
-        reached_from.emplace(to, at);
+      if (only_certain && !edges[at].certain) continue;
+      for (const std::size_t to : edges[at].calls) {
+        if (reached_from[to] != none) continue;
+        reached_from[to] = at;
         if (to == start) {
           found = true;
           break;
@@ -153,19 +192,26 @@ std::vector<std::string> shortest_cycle(const graph& waits) {
       }
     }
     if (!found) continue;
-    std::vector<std::string> cycle;
-    for (std::string at = reached_from.at(start); at != start; at = reached_from.at(at)) cycle.push_back(at);
-    cycle.push_back(start);
-    std::reverse(cycle.begin(), cycle.end());
-    if (best.empty() || cycle.size() < best.size()) best = std::move(cycle);
+    cycle_of_calls here;
+    std::set<std::string> workers;
+    const auto add = [&](std::size_t at) {
+      here.calls.push_back(&waiting[at]);
+      here.certain = here.certain && edges[at].certain;
+      workers.insert(waiting[at].caller->who.who.name());
+    };
+    for (std::size_t at = reached_from[start]; at != start; at = reached_from[at]) add(at);
+    add(start);
+    std::reverse(here.calls.begin(), here.calls.end());
+    if (workers.size() < 2) continue;  // calls to oneself are made in any order
+    if (best.calls.empty() || here.calls.size() < best.calls.size()) best = std::move(here);
   }
   return best;
 }
 
-// How long the handlers took that have ended.
-std::vector<nanoseconds> handler_times(const ferry::worker_snapshot& of) {
+// How long the handlers took that have ended, by method.
+std::map<std::string, std::vector<nanoseconds>> handler_times(const ferry::worker_snapshot& of) {
   std::map<std::pair<int, std::uint64_t>, std::int64_t> begun;
-  std::vector<nanoseconds> result;
+  std::map<std::string, std::vector<nanoseconds>> result;
   for (const ferry::recorded_event& each : of.events) {
     if (each.call == 0) continue;
     const std::pair key(each.peer.value, each.call);
@@ -174,7 +220,7 @@ std::vector<nanoseconds> handler_times(const ferry::worker_snapshot& of) {
     } else if (each.event == "request_answered" || each.event == "request_failed") {
       const auto found = begun.find(key);
       if (found == begun.end()) continue;
-      result.emplace_back(each.steady_ns - found->second);
+      result[each.method].emplace_back(each.steady_ns - found->second);
       begun.erase(found);
     }
   }
@@ -188,20 +234,29 @@ std::optional<nanoseconds> median(std::vector<nanoseconds> of) {
   return *middle;
 }
 
+// Methods are compared one by one: workers serve different ones.
 void add_slow_worker(std::vector<finding>& all, const group_index& of) {
-  std::vector<std::pair<nanoseconds, std::string>> medians;
+  std::map<std::string, std::vector<std::pair<nanoseconds, std::string>>> by_method;
   for (const auto& [name, each] : of.workers()) {
-    if (const auto middle = median(handler_times(*each->snapshot))) medians.emplace_back(*middle, name);
+    for (const auto& [method, times] : handler_times(*each->snapshot)) {
+      if (const auto middle = median(times)) by_method[method].emplace_back(*middle, name);
+    }
   }
-  if (medians.size() < 2) return;
-  std::sort(medians.begin(), medians.end());
-  const auto [slowest, name] = medians.back();
-  const nanoseconds usual = medians[(medians.size() - 1) / 2].first;
-  if (slowest < slow_at_least || slowest < slow_factor * usual) return;
-  all.push_back({finding::kind::slow_worker,
-                 fmt::format("The handlers of {} take {} in the median, those of the other workers {}.", name,
-                             seconds(slowest), seconds(usual)),
-                 {name}});
+  std::optional<finding> worst;
+  nanoseconds most{};
+  for (auto& [method, medians] : by_method) {
+    if (medians.size() < 2) continue;
+    std::sort(medians.begin(), medians.end());
+    const auto& [slowest, name] = medians.back();
+    const nanoseconds usual = medians[(medians.size() - 1) / 2].first;
+    if (slowest < slow_at_least || slowest < slow_factor * usual || slowest < most) continue;
+    most = slowest;
+    worst = {finding::kind::slow_worker,
+             fmt::format("'{}' takes {} at {} in the median, {} at the other workers that serve it.", method,
+                         seconds(slowest), name, seconds(usual)),
+             {name}};
+  }
+  if (worst) all.push_back(std::move(*worst));
 }
 
 void add_bottleneck(std::vector<finding>& all, const group_index& of, const std::vector<waiting_call>& waiting,
@@ -250,8 +305,8 @@ void put_outermost_first(std::vector<waiting_call>& waiting) {
     const std::string& maker = first.caller->who.who.name();
     const auto outer = std::find_if(waiting.begin() + 1, waiting.end(), [&](const waiting_call& each) {
       return each.at_callee && each.call->peer.name() == maker &&
-             each.at_callee->phase != ferry::served_phase::running &&
-             oldest_within(*first.caller, each.at_callee->age) == first.call;
+             each.at_callee->phase != ferry::served_phase::running && first.call->age <= each.at_callee->age &&
+             made_within(*first.caller, each.at_callee->age).front() == first.call;
     });
     if (outer == waiting.end()) return;
     std::rotate(waiting.begin(), outer, outer + 1);
@@ -267,18 +322,23 @@ void add_oldest_call(std::vector<finding>& all, const group_index& of, const std
   all.push_back({finding::kind::oldest_call, std::move(text), {leads.end}});
 }
 
-void add_cycle(std::vector<finding>& all, const std::vector<waiting_call>& waiting) {
-  const graph waits = who_waits_for_whom(waiting);
-  const auto cycle = shortest_cycle(waits);
-  if (cycle.empty()) return;
-  std::string text = "These workers wait for each other, each for the next: ";
-  for (std::size_t i = 0; i != cycle.size(); ++i) {
-    const std::string& to = cycle[(i + 1) % cycle.size()];
-    const edge& call = waits.at(cycle[i]).at(to);
-    text += fmt::format("{}{} for {} ('{}' for {}{})", i == 0 ? "" : ", ", cycle[i], to, call.call->method,
-                        seconds(call.call->age), call.phase.empty() ? "" : ", there " + call.phase);
+void add_cycle(std::vector<finding>& all, const group_index& of, const std::vector<waiting_call>& waiting) {
+  const auto edges = edges_of(waiting, std::min(waiting.size(), most_in_cycles), of);
+  cycle_of_calls found = shortest_cycle(waiting, edges, true);
+  if (found.calls.empty()) found = shortest_cycle(waiting, edges, false);
+  if (found.calls.empty()) return;
+  std::string text = found.certain ? "These workers wait for each other, each for the next: "
+                                   : "These workers wait for each other, each for the next, if what runs there waits "
+                                     "for what their calls hold: ";
+  std::vector<std::string> workers;
+  for (std::size_t i = 0; i != found.calls.size(); ++i) {
+    const waiting_call& each = *found.calls[i];
+    workers.push_back(each.caller->who.who.name());
+    text += fmt::format("{}{} for {} ('{}' for {}{})", i == 0 ? "" : ", ", workers.back(), each.call->peer.name(),
+                        each.call->method, seconds(each.call->age),
+                        each.at_callee ? ", there " + std::string(to_string(each.at_callee->phase)) : "");
   }
-  all.push_back({finding::kind::cycle, text + ".", cycle});
+  all.push_back({finding::kind::cycle, text + ".", std::move(workers)});
 }
 
 }  // namespace
@@ -308,7 +368,7 @@ diagnosis diagnose(const observation& of, nanoseconds older_than) {
   put_outermost_first(result.waiting);
   add_missing(result.findings, of);
   add_oldest_call(result.findings, index, result.waiting);
-  add_cycle(result.findings, result.waiting);
+  add_cycle(result.findings, index, result.waiting);
   add_bottleneck(result.findings, index, result.waiting, older_than);
   add_slow_worker(result.findings, index);
   return result;

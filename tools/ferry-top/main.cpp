@@ -94,14 +94,13 @@ int record(ferry::group_observer& group, const options& chosen) {
     std::fprintf(stderr, "%s",
                  printable_lines("ferry-top: " + to_string(who) + " was not recorded: " + why + '\n').c_str());
   if (found.merged.node < 0) throw std::runtime_error("no worker was recorded");
-  // What is drawn is as certain as the network is fast; the profile says how certain.
-  constexpr std::chrono::hours any{1};
-  if (!chosen.output.empty()) {
-    write_file(chosen.output, chosen.output.ends_with(".html")
-                                  ? ferry::profiler::html_page(found.merged, {.largest_uncertainty = any})
-                                  : ferry::profiler::chrome_trace(found.merged, {.largest_uncertainty = any}));
-  }
   print(ferry::profiler::table(found.merged));
+  if (!chosen.output.empty()) {
+    write_file(chosen.output,
+               chosen.output.ends_with(".html")
+                   ? ferry::profiler::html_page(found.merged, {.largest_uncertainty = chosen.uncertainty})
+                   : ferry::profiler::chrome_trace(found.merged, {.largest_uncertainty = chosen.uncertainty}));
+  }
   return found.missing.empty() ? 0 : 1;
 }
 

@@ -56,6 +56,8 @@ options parse(const std::vector<std::string>& arguments) {
       if (result.limit.count() == 0) throw usage_error(name + " must not be 0");
     } else if (name == "--older-than") {
       result.older_than = duration(name, take_value());
+    } else if (name == "--uncertainty") {
+      result.uncertainty = duration(name, take_value());
     } else if (name == "--secret-file") {
       result.secret_file = take_value();
     } else if (name == "--output" || name == "-o") {
@@ -139,6 +141,8 @@ MASTER_PORT, the default).
   --timeout TIME          for the store, and for the answer of each worker; default 5s
   -o, --output FILE       where JSON goes; default: standard output. The findings go to standard error.
                           Of record: a page (FILE.html) or a trace
+  --uncertainty TIME      of record: pages and traces are refused if the clock of a worker is known less well, since effects
+                          would come before causes; default 100ms
   --secret-file FILE      the secret of the group; default: FERRY_SECRET, else the file FERRY_SECRET_FILE
   --help, --version
 

@@ -13,7 +13,8 @@ struct options {
   enum class action { watch, dump, record, post_mortem } what = action::watch;
   std::string group = "env://";         ///< the init method of the group
   std::chrono::milliseconds length{0};  ///< of record
-  std::vector<std::string> files;       ///< of post_mortem; directories stand for the flight files in them
+  std::chrono::milliseconds uncertainty{100};
+  std::vector<std::string> files;  ///< of post_mortem; directories stand for the flight files in them
   std::string secret_file;
   std::chrono::milliseconds interval{1000};
   std::chrono::milliseconds limit{5000};       ///< for the store, and for each answer

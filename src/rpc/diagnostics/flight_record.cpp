@@ -66,8 +66,9 @@ worker_snapshot worker_core::snapshot(std::string reason, bool with_events) cons
   result.process_mark = mark;
   result.time = std::chrono::system_clock::now();
   result.steady_ns = nanoseconds_of(clock::now());
-  result.pending_calls = pending_calls();
-  result.served_calls = served_calls();
+  const auto now = clock::now();
+  result.pending_calls = pending_calls(now);
+  result.served_calls = served_calls(now);
   result.traffic = agent_->inspection().traffic();
   for (const peer_traffic& each : result.traffic) {
     try {

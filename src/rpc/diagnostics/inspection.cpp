@@ -53,8 +53,7 @@ std::string to_string(const served_call_info& call) {
 
 namespace detail {
 
-std::vector<pending_call_info> worker_core::pending_calls() const {
-  const auto now = clock::now();
+std::vector<pending_call_info> worker_core::pending_calls(clock::time_point now) const {
   std::vector<pending_call_info> result;
   for (open_call& each : agent_->inspection().open_calls()) {
     const auto silence = agent_->inspection().silence(each.peer.id());
@@ -73,8 +72,7 @@ std::vector<pending_call_info> worker_core::pending_calls() const {
   return result;
 }
 
-std::vector<served_call_info> worker_core::served_calls() const {
-  const auto now = clock::now();
+std::vector<served_call_info> worker_core::served_calls(clock::time_point now) const {
   std::vector<served_call_info> result;
   agent_->inspection().visit_requests([&](const worker_info& from, std::uint64_t id, stoppable& running) {
     // Channels carry no other kind of device.

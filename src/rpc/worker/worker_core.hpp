@@ -74,8 +74,9 @@ class worker_core final : public executor, public request_handler, public std::e
   void delist_one_way(incoming_call& call) noexcept;
 
   // For diagnosis (inspection.cpp).
-  [[nodiscard]] std::vector<pending_call_info> pending_calls() const;
-  [[nodiscard]] std::vector<served_call_info> served_calls() const;
+  /// Ages are those at `now`: a call that a handler has made is younger than the request.
+  [[nodiscard]] std::vector<pending_call_info> pending_calls(clock::time_point now = clock::now()) const;
+  [[nodiscard]] std::vector<served_call_info> served_calls(clock::time_point now = clock::now()) const;
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> debug_info() const;
   void add_debug_info(std::string_view provider, std::vector<debug_figure> figures);
   [[nodiscard]] flight_recorder& recorder() noexcept { return recorder_; }
