@@ -63,6 +63,42 @@ std::string path_table(const profiler::profile& from, const profiler::event& of,
   return text;
 }
 
+// No thread waits for an asynchronous call while it is under way: others are, or its caller computes.
+bool is_asynchronous(const profiler::event& each) noexcept {
+  return each.kind == range_kind::call && !each.name.starts_with("rpc_sync#");
+}
+
+// What part of the asynchronous calls within an event was time in which nothing else of that event was done at the worker.
+class waited_part {
+ public:
+  explicit waited_part(const profiler::profile& from) {
+    for (const profiler::event& each : from.events) {
+      siblings& all = within_[{each.node, each.parent}];
+      const time_interval time{each.began_ns, each.ended_ns};
+      (is_asynchronous(each) ? all.calls : all.others).push_back(time);
+    }
+    for (auto& [key, all] : within_) {
+      if (all.calls.empty()) continue;
+      double sum = 0;
+      for (const time_interval& each : all.calls) sum += static_cast<double>(each.to - each.from);
+      const std::int64_t busy = covered(all.others);
+      all.others.insert(all.others.end(), all.calls.begin(), all.calls.end());
+      if (sum > 0) all.part = static_cast<double>(covered(std::move(all.others)) - busy) / sum;
+    }
+  }
+  [[nodiscard]] double of(const profiler::event& call) const {
+    return is_asynchronous(call) ? within_.at({call.node, call.parent}).part : 1;
+  }
+
+ private:
+  struct siblings {
+    std::vector<time_interval> calls;
+    std::vector<time_interval> others;
+    double part = 0;
+  };
+  std::map<std::pair<std::int32_t, std::uint64_t>, siblings> within_;
+};
+
 }  // namespace
 }  // namespace detail
 
@@ -72,6 +108,7 @@ summary summarise(const profile& from) {
   summary all;
   all.length_ns = from.ended_ns - from.began_ns;
   const auto own = detail::own_times(from);
+  const detail::waited_part parts(from);
   std::unordered_map<std::uint64_t, const event*> handlers;  // by their calls
   for (const event& each : from.events) {
     if (each.kind == range_kind::handler) handlers.emplace(each.parent, &each);
@@ -96,8 +133,11 @@ summary summarise(const profile& from) {
     const std::int64_t there =
         handler == handlers.end() ? 0 : handler->second->duration_ns() + handler->second->queued_ns;
     const std::int64_t waited = std::min(there, each.duration_ns());
-    detail::add_bounded(share.waiting_ns, waited);
-    detail::add_bounded(share.communication_ns, each.duration_ns() - waited);
+    const auto part = [of = parts.of(each)](std::int64_t ns) {
+      return of == 1 ? ns : static_cast<std::int64_t>(of * static_cast<double>(ns));
+    };
+    detail::add_bounded(share.waiting_ns, part(waited));
+    detail::add_bounded(share.communication_ns, part(each.duration_ns() - waited));
   }
   std::int64_t longest = 0;
   for (auto& [node, share] : shares) {

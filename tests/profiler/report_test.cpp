@@ -500,6 +500,32 @@ TEST_CASE("the table shows control characters of names as question marks") {
   CHECK(text.find("?[2J?\n") != std::string::npos);
 }
 
+TEST_CASE("asynchronous calls count for the time in which nothing else was done") {
+  profile from = two_workers();
+  from.events.clear();
+  const auto ms = [](int count) { return std::int64_t{count} * 1'000'000; };
+  from.events.push_back(event_of("pass", range_kind::user, 0, 1, 0, 0, ms(10)));
+  from.events.push_back(event_of("own work", range_kind::user, 0, 2, 1, ms(1), ms(5)));
+  // Four at once, of 6 ms each: 4 of them during the work. Their handlers take half of that.
+  for (std::uint64_t i = 0; i != 4; ++i) {
+    from.events.push_back(event_of("rpc_async#f(worker0 -> worker1)", range_kind::call, 0, 10 + i, 1, ms(1), ms(7)));
+    from.events.push_back(event_of("f", range_kind::handler, 1, 20 + i, 10 + i, ms(2), ms(5)));
+  }
+  const profiler::summary found = profiler::summarise(from);
+  REQUIRE(found.workers.size() == 2);
+  CHECK(found.workers[0].compute_ns == ms(8));
+  CHECK(found.workers[0].waiting_ns == ms(1));
+  CHECK(found.workers[0].communication_ns == ms(1));
+  CHECK(found.workers[1].compute_ns == ms(12));
+  // Without the work they are waited for as long as any of them is under way; one that is synchronous, all the time.
+  from.events.erase(from.events.begin() + 1);
+  CHECK(profiler::summarise(from).workers[0].waiting_ns == ms(3));
+  for (profiler::event& each : from.events) {
+    if (each.kind == range_kind::call) each.name = "rpc_sync#f(worker0 -> worker1)";
+  }
+  CHECK(profiler::summarise(from).workers[0].waiting_ns == ms(12));
+}
+
 TEST_CASE("what a pass waits for is no work of its worker") {
   profile from = two_workers();
   from.events.clear();

@@ -34,11 +34,13 @@ struct metadata_key {
 /// Where the time of one worker went, as far as the profile saw it.
 struct worker_share {
   std::int32_t node = -1;
-  std::int64_t compute_ns = 0;        ///< in handlers, ranges, operations and passes, and not in what these wait for
-  std::int64_t communication_ns = 0;  ///< of calls that its threads waited for: under way, encoded and decoded
-  std::int64_t waiting_ns = 0;        ///< of the same calls: their handlers run
-  std::int64_t queueing_ns = 0;       ///< requests at this worker waited until their handlers began
-  std::int64_t idle_ns = 0;           ///< of the profile's time: nothing of it ran at this worker
+  std::int64_t compute_ns = 0;  ///< in handlers, ranges, operations and passes, and not in what these wait for
+  /// Of calls that its threads waited for: under way, encoded and decoded. Of asynchronous ones the time in which nothing else was recorded
+  /// within the same event, shared by those that were under way.
+  std::int64_t communication_ns = 0;
+  std::int64_t waiting_ns = 0;   ///< of the same calls: their handlers run
+  std::int64_t queueing_ns = 0;  ///< requests at this worker waited until their handlers began
+  std::int64_t idle_ns = 0;      ///< of the profile's time: nothing of it ran at this worker
   std::uint64_t events = 0;
 };
 
