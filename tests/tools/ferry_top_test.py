@@ -309,6 +309,7 @@ class FerryTop(unittest.TestCase):
         result = top("--timeout", "200ms", f"tcp://127.0.0.1:{free_port()}")
         self.assertEqual(result.returncode, 1)
         self.assertIn("store_unreachable", result.stderr)
+        self.assertIn("--post-mortem", result.stderr)
         result = top()
         self.assertEqual(result.returncode, 1)
         self.assertIn("MASTER_ADDR", result.stderr)

@@ -140,7 +140,15 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "ferry-top: %s\nsee ferry-top --help\n", e.what());
     return 2;
   } catch (const std::exception& e) {
-    std::fputs(printable_lines(std::string("ferry-top: ") + e.what() + '\n').c_str(), stderr);
+    std::string text = std::string("ferry-top: ") + e.what() + '\n';
+    if (const auto* known = dynamic_cast<const ferry::error*>(&e);
+        known && known->kind() == ferry::errc::store_unreachable) {
+      text +=
+          "The group is found through its store. If the process that served it has ended, the flight files that "
+          "workers have\n"
+          "left (ferry-run --flight-records DIRECTORY) say what they did last: ferry-top --post-mortem DIRECTORY\n";
+    }
+    std::fputs(printable_lines(text).c_str(), stderr);
     return 1;
   }
 }
