@@ -499,8 +499,8 @@ void group_collective::track(std::uint64_t number, int peer, const std::shared_p
   bool late = false;
   {
     const std::lock_guard lock(mutex_);
-    late = ended_;
-    if (!late) sends_.emplace(number, pending);
+    late = ended_ && error_;
+    if (!ended_) sends_.emplace(number, pending);
   }
   if (late) pending.cancel();
   const context_scope outside(static_cast<call_context*>(nullptr));  // on the thread that reads the answer

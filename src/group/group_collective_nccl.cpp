@@ -135,7 +135,7 @@ void group_collective::send_word(const nccl_agreement::outgoing& what) {
   std::uint64_t number = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (ended_) return;
+    if (ended_ && error_) return;  // one that is complete here may still be needed for others to hear of all
     number = next_send_++;
   }
   try {
