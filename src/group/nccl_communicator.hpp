@@ -18,7 +18,7 @@ class owned_communicator {
   owned_communicator(const owned_communicator&) = delete;
   owned_communicator& operator=(const owned_communicator&) = delete;
 
-  /// Begins to make it, on the current device; status() says when it is made. Returns why it cannot be, else nothing. Call once.
+  /// Begins to make it, on the current device; in_progress() says when it is made. Returns why it cannot be, else nothing. Call once.
   [[nodiscard]] std::string make(int members, const nccl_unique_id& id, int rank) noexcept;
   /// Whether what was begun last is still in progress; with an error in `text`, which is else left alone.
   [[nodiscard]] bool in_progress(std::string& text) noexcept;

@@ -4,6 +4,7 @@
 #include <exception>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include <dlfcn.h>
 #include <fmt/format.h>

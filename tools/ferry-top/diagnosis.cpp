@@ -140,56 +140,79 @@ struct cycle_of_calls {
   bool certain = true;  // no handler of them runs
 };
 
-// For each call, the waiting calls that its handler may wait for, and whether it must. A handler that runs may wait for a lock that another
-// one there holds, which waits in a call.
+// What the handler of a call waits for: the call that it has made, or perhaps any of those of its worker. A handler that runs may
+// wait for a lock that another one there holds, which waits in a call.
 struct blocked_by {
-  std::vector<std::size_t> calls;
+  std::optional<std::size_t> nested;
+  const std::vector<std::size_t>* any_of = nullptr;  // the same for all handlers of a worker
   bool certain = true;
 };
-std::vector<blocked_by> edges_of(const std::vector<waiting_call>& waiting, std::size_t count, const group_index& of) {
-  std::map<std::pair<std::string, std::uint64_t>, std::size_t> places;
-  for (std::size_t i = 0; i != count; ++i)
-    places.emplace(std::pair(waiting[i].caller->who.who.name(), waiting[i].call->id), i);
-  std::vector<blocked_by> edges(count);
-  for (std::size_t i = 0; i != count; ++i) {
-    const waiting_call& each = waiting[i];
-    const std::string& to = each.call->peer.name();
-    const observed* const callee = of.find(to);
-    if (!each.at_callee || !callee) continue;
-    const reason why = reason_of(*each.at_callee);
-    edges[i].certain = why != reason::nothing;
-    call_list next = why == reason::nested ? made_within(*callee, each.at_callee->age) : all_of(*callee);
-    if (why == reason::nested && next.size() > 1) next.resize(1);  // the oldest
-    for (const ferry::pending_call_info* call : next) {
-      const auto found = places.find({to, call->id});
-      if (found != places.end() && found->second != i) edges[i].calls.push_back(found->second);
+class wait_graph {
+ public:
+  wait_graph(const std::vector<waiting_call>& waiting, const group_index& of)
+      : edges_(std::min(waiting.size(), most_in_cycles)) {
+    std::map<std::pair<std::string, std::uint64_t>, std::size_t> places;
+    for (std::size_t i = 0; i != edges_.size(); ++i) {
+      const std::string& caller = waiting[i].caller->who.who.name();
+      places.emplace(std::pair(caller, waiting[i].call->id), i);
+      by_caller_[caller].push_back(i);
+    }
+    for (std::size_t i = 0; i != edges_.size(); ++i) {
+      const waiting_call& each = waiting[i];
+      const std::string& to = each.call->peer.name();
+      const observed* const callee = of.find(to);
+      if (!each.at_callee || !callee) continue;
+      const reason why = reason_of(*each.at_callee);
+      edges_[i].certain = why != reason::nothing;
+      if (why != reason::nested) {
+        edges_[i].any_of = made_by(to);
+        continue;
+      }
+      const call_list made = made_within(*callee, each.at_callee->age);
+      const auto found = made.empty() ? places.end() : places.find({to, made.front()->id});
+      if (found != places.end() && found->second != i) edges_[i].nested = found->second;
     }
   }
-  return edges;
-}
+  wait_graph(const wait_graph&) = delete;
+  wait_graph& operator=(const wait_graph&) = delete;
+  [[nodiscard]] const std::vector<blocked_by>& edges() const noexcept { return edges_; }
+  /// Null: there is none.
+  [[nodiscard]] const std::vector<std::size_t>* made_by(const std::string& worker) const {
+    const auto found = by_caller_.find(worker);
+    return found == by_caller_.end() ? nullptr : &found->second;
+  }
 
-// The shortest, by breadth-first searches; without calls: there is none.
-cycle_of_calls shortest_cycle(const std::vector<waiting_call>& waiting, const std::vector<blocked_by>& edges,
-                              bool only_certain) {
+ private:
+  std::vector<blocked_by> edges_;  // by call, the oldest
+  std::map<std::string, std::vector<std::size_t>> by_caller_;
+};
+
+// The shortest, by breadth-first searches; without calls: there is none. The calls of a worker are looked at once in each search.
+cycle_of_calls shortest_cycle(const std::vector<waiting_call>& waiting, const wait_graph& graph, bool only_certain) {
   constexpr std::size_t none = ~std::size_t{0};
+  const std::vector<blocked_by>& edges = graph.edges();
   cycle_of_calls best;
   for (std::size_t start = 0; start != edges.size(); ++start) {
+    const auto* const with_start = graph.made_by(waiting[start].caller->who.who.name());
     std::vector<std::size_t> reached_from(edges.size(), none);
+    std::set<const std::vector<std::size_t>*> looked_at;
     std::deque<std::size_t> next{start};
     bool found = false;
     while (!next.empty() && !found) {
       const std::size_t at = next.front();
       next.pop_front();
-      if (only_certain && !edges[at].certain) continue;
-      for (const std::size_t to : edges[at].calls) {
-        if (reached_from[to] != none) continue;
+      const blocked_by& by = edges[at];
+      if (only_certain && !by.certain) continue;
+      const auto reach = [&](std::size_t to) {
+        if (to == at || reached_from[to] != none) return;
         reached_from[to] = at;
-        if (to == start) {
-          found = true;
-          break;
-        }
+        found = found || to == start;
         next.push_back(to);
-      }
+      };
+      if (by.nested) reach(*by.nested);
+      if (!by.any_of) continue;
+      if (by.any_of == with_start) reach(start);
+      if (!found && looked_at.insert(by.any_of).second) std::for_each(by.any_of->begin(), by.any_of->end(), reach);
     }
     if (!found) continue;
     cycle_of_calls here;
@@ -323,9 +346,9 @@ void add_oldest_call(std::vector<finding>& all, const group_index& of, const std
 }
 
 void add_cycle(std::vector<finding>& all, const group_index& of, const std::vector<waiting_call>& waiting) {
-  const auto edges = edges_of(waiting, std::min(waiting.size(), most_in_cycles), of);
-  cycle_of_calls found = shortest_cycle(waiting, edges, true);
-  if (found.calls.empty()) found = shortest_cycle(waiting, edges, false);
+  const wait_graph graph(waiting, of);
+  cycle_of_calls found = shortest_cycle(waiting, graph, true);
+  if (found.calls.empty()) found = shortest_cycle(waiting, graph, false);
   if (found.calls.empty()) return;
   std::string text = found.certain ? "These workers wait for each other, each for the next: "
                                    : "These workers wait for each other, each for the next, if what runs there waits "
