@@ -233,6 +233,7 @@
 #include "rpc/calls/call.cpp"
 #include "rpc/calls/call_lifecycle.cpp"
 #include "rpc/calls/call_report.cpp"
+#include "rpc/diagnostics/collective_sources.cpp"
 #include "rpc/diagnostics/flight_calendar.cpp"
 #include "rpc/diagnostics/flight_calls.cpp"
 #include "rpc/diagnostics/flight_file.cpp"
@@ -322,8 +323,10 @@
 #include "group/staged_pieces.cpp"
 
 // profiler/
+#include "profiler/asynchronous.cpp"
 #include "profiler/certain_clocks.cpp"
 #include "profiler/chrome_trace.cpp"
+#include "profiler/collective_starts.cpp"
 #include "profiler/critical_path.cpp"
 #include "profiler/device_times.cpp"
 #include "profiler/events_by_name.cpp"

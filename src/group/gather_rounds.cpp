@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 #include <ferry/base/log.hpp>
 
+#include "../rpc/diagnostics/collective_sources.hpp"
 #include "../rpc/worker/worker_core.hpp"
 #include "../transport/reactor/time_limit.hpp"
 
@@ -71,6 +72,11 @@ class rounds_of_worker final : public worker_attachment {
     if (!rounds_) throw_error(errc::not_initialized, "the worker has been shut down; call init_rpc again");
     return rounds_;
   }
+  /// Null: the worker has been shut down.
+  [[nodiscard]] std::shared_ptr<gather_rounds> rounds_if_open() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return rounds_;
+  }
   void close() noexcept override {
     std::shared_ptr<gather_rounds> dropped;  // destroyed without the mutex
     const std::lock_guard lock(mutex_);
@@ -83,6 +89,15 @@ class rounds_of_worker final : public worker_attachment {
 };
 
 constexpr attached_key<rounds_of_worker> rounds_key("ferry.group");
+
+void list_waiting_rounds(const worker_core& worker, clock::time_point now, collectives_of_worker& to) {
+  const auto own = worker.attached().find(rounds_key);
+  if (const auto rounds = own ? own->rounds_if_open() : nullptr) rounds->describe_waiting(now, to.pending);
+}
+const bool waiting_rounds_listed = [] {
+  add_collective_source(&list_waiting_rounds);
+  return true;
+}();
 
 }  // namespace
 
@@ -158,6 +173,7 @@ std::uint64_t gather_rounds::next_for(const set_state& set, const std::string& m
 gather_rounds::round_state gather_rounds::make_round(const std::string& collecting, std::uint64_t number) {
   round_state made;
   made.collecting = collecting;
+  made.began = clock::now();
   std::set<std::uint64_t> one{number};
   made.number = one.extract(one.begin());
   made.result = std::make_shared<gather_result>();
@@ -306,6 +322,24 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
     here.watch = std::move(watch);
   }
   return answer_to_come;
+}
+
+void gather_rounds::describe_waiting(clock::time_point now, std::vector<pending_collective_info>& to) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [set, state] : sets_) {
+    for (const auto& [number, round] : state.waiting) {
+      if (round.members.empty()) continue;
+      pending_collective_info& one = to.emplace_back();
+      one.operation = operation_of(round.members.begin()->second.type);
+      one.number = number;
+      one.members = set;
+      one.age = std::max(now - round.began, clock::duration{});
+      one.until = {};
+      for (const auto& [name, each] : round.members) one.until = std::min(one.until, each.until);
+      std::copy_if(set.begin(), set.end(), std::back_inserter(one.missing),
+                   [&](const std::string& name) { return !round.members.contains(name); });
+    }
+  }
 }
 
 std::string gather_rounds::gone_of(const member_set& set, const round_state& round, const std::string& arriving) const {

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include <ferry/backend/agent.hpp>
+#include <ferry/base/time.hpp>
+#include <ferry/rpc/debug.hpp>
 #include <ferry/rpc/promise.hpp>
 #include <ferry/transport/reactor.hpp>
 
@@ -52,6 +54,8 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
   /// Ends the rounds that wait for this member, which has left or was lost before it called.
   void on_gone(const worker_info& who, const std::string& what) noexcept;
   void on_joined(const worker_info& who) noexcept;
+  /// The rounds that wait for members.
+  void describe_waiting(clock::time_point now, std::vector<pending_collective_info>& to) const;
   /// The number of waiting members; for tests, like the next function.
   [[nodiscard]] std::size_t waiting_members() const;
   [[nodiscard]] std::vector<std::string> gone_names() const;
@@ -83,6 +87,7 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
   // Comes with what the end of the round needs, so that it ends although there is no memory.
   struct round_state {
     std::string collecting;
+    clock::time_point began;
     std::map<std::string, waiting_member> members;
     std::set<std::uint64_t>::node_type number;
     std::shared_ptr<gather_result> result;

@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <exception>
+#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <ferry/base/traced_range.hpp>
+#include <ferry/base/type_name.hpp>
 #include <ferry/rpc/named.hpp>
 
 #include "../rpc/worker/worker_core.hpp"
@@ -21,6 +26,24 @@ namespace {
 constexpr std::chrono::nanoseconds longest_advance = std::chrono::milliseconds(50);
 constexpr std::chrono::nanoseconds least_grace = std::chrono::seconds(1);
 constexpr int part_of_limit = 10;
+
+// The event of a profile, from here to the end of the scope.
+struct recorded_gather {
+  recorded_gather(const char* operation, const worker_core& worker) {
+    if (ranges_watched()) [[unlikely]]
+      span = begin_span(operation, range_kind::collective, worker.agent_unchecked().self().id().value);
+  }
+  ~recorded_gather() {
+    if (span) [[unlikely]]
+      span->end(number, nullptr, std::uncaught_exceptions() > exceptions);
+  }
+  recorded_gather(const recorded_gather&) = delete;
+  recorded_gather& operator=(const recorded_gather&) = delete;
+
+  std::unique_ptr<recorded_span> span;  // null: nothing records it
+  std::uint64_t number = 0;             // the same at all members
+  const int exceptions = std::uncaught_exceptions();
+};
 
 std::uint64_t microseconds(std::chrono::nanoseconds value) {
   return static_cast<std::uint64_t>(
@@ -67,6 +90,7 @@ void gathering::throw_timed_out(const std::string& why) const {
 }
 
 gathered_bytes gathering::run(std::uint64_t type, serialized value) {
+  recorded_gather recorded(operation_, *worker_);
   if (until_.expired()) throw_timed_out("before this worker's contribution was sent");
   const std::string& collecting = names_.front();
   gather_arrival arrival;
@@ -99,6 +123,8 @@ gathered_bytes gathering::run(std::uint64_t type, serialized value) {
     throw;
   }
   rounds->answered(names_, turn, answer.result->round);
+  if (recorded.span) [[unlikely]]
+    recorded.number = fingerprint(fmt::format("{} {}", fmt::join(names_, " "), answer.result->round)) | 1U;
   if (answer.result->error != 0) {
     const auto code = static_cast<errc>(answer.result->error);
     throw_error(errc_name(code) == "unknown" ? errc::remote_exception : code,

@@ -42,6 +42,12 @@ class group_collective::read_hold {
 
 group_collective::group_collective(std::shared_ptr<group_core> group, collective_key key, collective_start start)
     : group_(std::move(group)), key_(key), start_(std::move(start)) {
+  if (ranges_watched()) [[unlikely]] {
+    const bool receives = key.channel != collective_key::all && key.channel % group_->size() == group_->rank();
+    recorded_ = begin_span(fmt::format("{}#{}", to_string(receives ? collective::receive : start_.signature.op),
+                                       group_->facts().options.name),
+                           range_kind::collective, group_->worker()->agent_unchecked().self().id().value);
+  }
   if (!start_.by_nccl) return;
   const nccl_agreement::word own = group_->nccl()->word_for(start_.signature, start_.staging.get());
   says_yes_ = own.yes;
@@ -236,7 +242,25 @@ void group_collective::on_read() noexcept {
   group_->post([self = shared_from_this()] { self->tell(); });
 }
 
+void group_collective::end_recorded() noexcept {
+  struct details_of_tensor final : range_details {
+    explicit details_of_tensor(const collective_signature& signature) : of(signature) {}
+    [[nodiscard]] std::string shapes() const override { return "[" + to_string(dims(of.shape)) + "]"; }
+    [[nodiscard]] std::int64_t bytes() const noexcept override {
+      std::int64_t count = 1;
+      for (const std::int64_t each : of.shape) count *= each;
+      return count * static_cast<std::int64_t>(dtype_size(of.type));
+    }
+    const collective_signature& of;
+  };
+  const details_of_tensor details(start_.signature);
+  const bool has_tensor = start_.signature.op != collective::barrier;
+  recorded_->end(group_->trace_number(key_), has_tensor ? &details : nullptr, error_ != nullptr);
+}
+
 void group_collective::tell() noexcept {
+  if (recorded_) [[unlikely]]
+    end_recorded();
   start_.buffers = {};
   start_.staging = nullptr;
   start_.finish(error_);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <ferry/base/time.hpp>
+#include <ferry/base/traced_range.hpp>
 #include <ferry/rpc/promise.hpp>
 #include <ferry/tensor/tensor.hpp>
 #include <ferry/transport/reactor.hpp>
@@ -69,6 +70,8 @@ class group_collective final : public std::enable_shared_from_this<group_collect
   /// Whether it cannot succeed without that member.
   [[nodiscard]] bool needs(int rank) const;
   [[nodiscard]] const collective_key& key() const noexcept { return key_; }
+  [[nodiscard]] clock::time_point began() const noexcept { return began_; }
+  [[nodiscard]] deadline until() const noexcept { return start_.until; }
 
   // For NCCL. enter() and leave() around what it does with the tensors.
   [[nodiscard]] bool wants_nccl() const noexcept { return start_.by_nccl; }
@@ -128,6 +131,7 @@ class group_collective final : public std::enable_shared_from_this<group_collect
   /// It has ended, and no thread runs a lane: lets go of all messages.
   void settle() noexcept;
   void tell() noexcept;
+  void end_recorded() noexcept;
   void on_read() noexcept;
   /// Why it is no message of the schedule that is still to come; empty: it is one. With the mutex held.
   [[nodiscard]] std::string why_unexpected(const group_message& message) const;
@@ -152,6 +156,8 @@ class group_collective final : public std::enable_shared_from_this<group_collect
 
   const std::shared_ptr<group_core> group_;
   const collective_key key_;
+  const clock::time_point began_ = clock::now();
+  std::unique_ptr<recorded_span> recorded_;  // null: nothing records it
   collective_start start_;
   std::atomic<bool> in_segment_{false};
   std::atomic<bool> over_{false};       // as ended_

@@ -13,6 +13,7 @@
 #include <ferry/rpc/worker.hpp>
 #include <ferry/tensor/dims.hpp>
 
+#include "../rpc/diagnostics/collective_sources.hpp"
 #include "../rpc/worker/worker_core.hpp"
 #include "collective_purpose.hpp"
 #include "gather_rounds.hpp"
@@ -540,6 +541,11 @@ std::string group_core::describe(const collective_key& key, const collective_sig
   return to_string(signature) + describe(key);
 }
 
+std::uint64_t group_core::trace_number(const collective_key& key) const noexcept {
+  const auto channel = static_cast<std::uint64_t>(static_cast<std::uint32_t>(key.channel));
+  return group_hash(group_hash(group_hash(0xcbf29ce484222325U, facts_.id), channel), key.sequence) | 1U;
+}
+
 std::string group_core::reason_of(const collective_key& key, int member, std::string_view text) const {
   const std::string of_it = describe(key) + ": ";
   if (const auto at = text.find(of_it); at != std::string_view::npos)
@@ -741,6 +747,30 @@ void group_core::note_lost(int rank, const std::string& what) {
       if (open_still && open_still->needs(rank)) self->fail(key, errc::peer_lost, why, rank);
     };
     if (!each->ends_on_device(late)) fail(each->key(), errc::peer_lost, why, rank);
+  }
+}
+
+void group_core::describe(clock::time_point now, collectives_of_worker& to) const {
+  to.groups.push_back({.id = facts_.id, .name = facts_.options.name, .begun = next_number()});
+  std::vector<std::shared_ptr<group_collective>> open;  // outlives the lock: perhaps the last to know them
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, each] : open_) open.push_back(each);
+  }
+  for (const auto& each : open) {
+    pending_collective_info& one = to.pending.emplace_back();
+    one.operation = to_string(each->signature());
+    one.group = facts_.options.name;
+    one.group_id = facts_.id;
+    one.channel = each->key().channel;
+    one.number = each->key().sequence;
+    if (one.channel == collective_key::all) {
+      one.members = facts_.names;
+    } else {
+      one.members = {name_of(one.channel / size()), name_of(one.channel % size())};
+    }
+    one.age = std::max(now - each->began(), clock::duration{});
+    one.until = each->until();
   }
 }
 

@@ -22,6 +22,7 @@
 
 namespace ferry::inline v0::detail {
 
+struct collectives_of_worker;
 class group_table;
 class nccl_group;
 class worker_core;
@@ -89,6 +90,8 @@ class group_core : public std::enable_shared_from_this<group_core> {
   /// Whether it begins in the shared segment.
   [[nodiscard]] bool goes_through_segment(collective op, std::size_t bytes) const noexcept;
   [[nodiscard]] std::string describe(const collective_key& key, const collective_signature& signature) const;
+  /// The same at all members, and of no other collective of the group.
+  [[nodiscard]] std::uint64_t trace_number(const collective_key& key) const noexcept;
   /// Why a collective has failed, by the text of an error that another member has answered: that of its own failure says of what it
   /// is.
   [[nodiscard]] std::string reason_of(const collective_key& key, int member, std::string_view text) const;
@@ -99,6 +102,8 @@ class group_core : public std::enable_shared_from_this<group_core> {
   void set_most_early(std::size_t messages);
 
   // For the worker.
+  /// Its collectives under way, and how far it is.
+  void describe(clock::time_point now, collectives_of_worker& to) const;
   void on_gone(const worker_info& who, const std::string& what) noexcept;
   void close() noexcept;
 

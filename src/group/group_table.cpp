@@ -4,6 +4,7 @@
 
 #include <ferry/base/error.hpp>
 
+#include "../rpc/diagnostics/collective_sources.hpp"
 #include "../rpc/worker/worker_core.hpp"
 #include "group_core.hpp"
 
@@ -11,6 +12,17 @@ namespace ferry::inline v0::detail {
 namespace {
 constexpr attached_key<group_table> group_table_key("ferry.process_groups");
 constexpr std::size_t most_failed_collectives = 1024;
+
+void list_groups(const worker_core& worker, clock::time_point now, collectives_of_worker& to) {
+  const auto own = worker.attached().find(group_table_key);
+  if (!own) return;
+  for (const auto& group : own->all()) group->describe(now, to);
+}
+const bool groups_listed = [] {
+  add_collective_source(&list_groups);
+  return true;
+}();
+
 }  // namespace
 
 std::shared_ptr<group_table> group_table::of(worker_core& worker) {

@@ -36,6 +36,7 @@ class group_table final : public worker_attachment {
   /// The error of that collective if it is one of the last that have failed; else null.
   [[nodiscard]] std::exception_ptr error_of(std::uint64_t group, const collective_key& key) const;
   void close() noexcept override;
+  [[nodiscard]] std::vector<std::shared_ptr<group_core>> all() const;
 
  private:
   struct failed_collective {
@@ -46,7 +47,6 @@ class group_table final : public worker_attachment {
   };
 
   void on_gone(const worker_info& who, const std::string& what) noexcept;
-  [[nodiscard]] std::vector<std::shared_ptr<group_core>> all() const;
 
   mutable std::mutex mutex_;
   std::map<std::uint64_t, std::weak_ptr<group_core>> groups_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -99,10 +100,12 @@ class trace_writer {
   }
 
   // Slices of a track lie within each other or apart. An event that overlaps another one (calls of one thread that wait at the same
-  // time) has a track of its own.
+  // time), or that ends on another thread, has a track of its own.
   void find_nested() {
     std::map<std::pair<std::int32_t, std::uint32_t>, std::vector<const profiler::event*>> tracks;
-    for (const profiler::event& each : from_.events) tracks[{each.node, each.thread}].push_back(&each);
+    for (const profiler::event& each : from_.events) {
+      if (each.thread_of_begin() == each.thread) tracks[{each.node, each.thread}].push_back(&each);
+    }
     for (auto& [key, track] : tracks) {
       std::sort(track.begin(), track.end(), [](const profiler::event* a, const profiler::event* b) {
         if (a->began_ns != b->began_ns) return a->began_ns < b->began_ns;
@@ -112,7 +115,7 @@ class trace_writer {
       for (const profiler::event* each : track) {
         while (!around.empty() && around.back() <= each->began_ns) around.pop_back();
         const bool nested = around.empty() || each->ended_ns <= around.back();
-        nested_.emplace(each->number, nested);
+        if (nested) nested_.insert(each->number);
         if (nested) around.push_back(each->ended_ns);
       }
     }
@@ -120,7 +123,10 @@ class trace_writer {
 
   void write_tracks() {
     std::map<std::int32_t, std::map<std::uint32_t, bool>> tracks;
-    for (const profiler::event& each : from_.events) tracks[each.node][each.thread] = true;
+    for (const profiler::event& each : from_.events) {
+      tracks[each.node][each.thread] = true;
+      tracks[each.node][each.thread_of_begin()] = true;
+    }
     for (const auto& [node, threads] : tracks) {
       begin_object();
       text_ += fmt::format(R"({{"ph":"M","name":"process_name","pid":{},"tid":0,"args":{{"name":{}}}}})", node,
@@ -188,7 +194,7 @@ class trace_writer {
     const std::string name = json_text(event.name);
     const std::string_view category = kind_name(event.kind);
     begin_object();
-    if (nested_.at(event.number)) {
+    if (nested_.contains(event.number)) {
       text_ += fmt::format(R"({{"ph":"X","name":{},"cat":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},)", name,
                            category, event.node, event.thread, microseconds(event.began_ns),
                            static_cast<double>(event.duration_ns()) / 1000);
@@ -197,23 +203,41 @@ class trace_writer {
       return;
     }
     text_ += fmt::format(R"({{"ph":"b","name":{},"cat":"{}","id":{},"pid":{},"tid":{},"ts":{:.3f},)", name, category,
-                         event.number, event.node, event.thread, microseconds(event.began_ns));
+                         event.number, event.node, event.thread_of_begin(), microseconds(event.began_ns));
     write_arguments(event);
     text_ += '}';
     begin_object();
     text_ += fmt::format(R"({{"ph":"e","name":{},"cat":"{}","id":{},"pid":{},"tid":{},"ts":{:.3f}}})", name, category,
-                         event.number, event.node, event.thread, microseconds(event.ended_ns));
+                         event.number, event.node, event.thread_of_begin(), microseconds(event.ended_ns));
   }
 
-  void write_arrow(std::string_view name, std::uint64_t id, const profiler::event& from, std::int64_t from_ns,
-                   const profiler::event& to, std::int64_t to_ns) {
-    const auto one = [&](std::string_view phase, const profiler::event& at, std::int64_t when) {
+  // An end of an arrow. Viewers tie it to the slice of the thread that it lies in: what has a track of its own has none.
+  struct arrow_end {
+    const profiler::event* of;
+    std::uint32_t thread;
+    std::int64_t at_ns;
+    std::string_view mark;
+  };
+  void write_mark(const arrow_end& end) {
+    if (nested_.contains(end.of->number)) return;
+    begin_object();
+    text_ += fmt::format(R"({{"ph":"X","name":{},"cat":"mark","pid":{},"tid":{},"ts":{:.3f},"dur":0.001,)",
+                         json_text(fmt::format("{}: {}", end.of->name, end.mark)), end.of->node, end.thread,
+                         microseconds(end.at_ns));
+    write_arguments(*end.of);
+    text_ += '}';
+  }
+
+  void write_arrow(std::string_view name, std::uint64_t id, const arrow_end& from, const arrow_end& to) {
+    const auto one = [&](std::string_view phase, const arrow_end& end) {
+      write_mark(end);
       begin_object();
-      text_ += fmt::format(R"({{"ph":"{}","name":"{}","cat":"flow","id":{},"pid":{},"tid":{},"ts":{:.3f}{}}})", phase,
-                           name, id, at.node, at.thread, microseconds(when), phase == "f" ? R"(,"bp":"e")" : "");
+      text_ +=
+          fmt::format(R"({{"ph":"{}","name":"{}","cat":"flow","id":{},"pid":{},"tid":{},"ts":{:.3f}{}}})", phase, name,
+                      id, end.of->node, end.thread, microseconds(end.at_ns), phase == "f" ? R"(,"bp":"e")" : "");
     };
-    one("s", from, from_ns);
-    one("f", to, to_ns);
+    one("s", from);
+    one("f", to);
   }
 
   // From a call to its handler, and back.
@@ -224,15 +248,18 @@ class trace_writer {
     }
     for (const profiler::event& each : from_.events) {
       if (each.kind != range_kind::handler) continue;
-      const auto call = calls.find(each.parent);
-      if (call == calls.end()) continue;
-      write_arrow("request", 2 * each.number, *call->second, call->second->began_ns, each, each.began_ns);
-      write_arrow("reply", 2 * each.number + 1, each, each.ended_ns, *call->second, call->second->ended_ns);
+      const auto found = calls.find(each.parent);
+      if (found == calls.end()) continue;
+      const profiler::event& call = *found->second;
+      write_arrow("request", 2 * each.number, {&call, call.thread_of_begin(), call.began_ns, "sent"},
+                  {&each, each.thread_of_begin(), each.began_ns, "begun"});
+      write_arrow("reply", 2 * each.number + 1, {&each, each.thread, each.ended_ns, "ended"},
+                  {&call, call.thread, call.ended_ns, "answered"});
     }
   }
 
   const profiler::profile& from_;
-  std::unordered_map<std::uint64_t, bool> nested_;  // by number
+  std::unordered_set<std::uint64_t> nested_;  // by number
   std::string text_;
   bool first_event_ = true;
 };

@@ -9,6 +9,9 @@
 #include <fmt/format.h>
 #include <ferry/base/error.hpp>
 
+#include "asynchronous.hpp"
+#include "collective_starts.hpp"
+
 namespace ferry::inline v0 {
 namespace detail {
 namespace {
@@ -20,18 +23,10 @@ class path_finder {
   using path_time = profiler::path_time;
 
  public:
-  explicit path_finder(const profiler::profile& from) {
-    std::unordered_map<std::uint64_t, std::uint64_t> waiters;  // by their waits
-    for (const event& each : from.events) {
-      if (each.kind != range_kind::wait) continue;
-      waiters.emplace(each.number, each.parent);
-      waits_[each.parent].push_back(&each);
-    }
-    // What a thread does while it waits is done for the one that waits.
-    for (const event& each : from.events) {
-      const auto wait = waiters.find(each.parent);
-      children_[wait == waiters.end() ? each.parent : wait->second].push_back(&each);
-    }
+  explicit path_finder(const profiler::profile& from) : all_called_(from) {
+    const event_owners owners(from);
+    for (const event& each : from.events)
+      (each.kind == range_kind::wait ? waits_ : children_)[owners.of(each)].push_back(&each);
     const auto last_first = [](const event* a, const event* b) {
       return a->ended_ns != b->ended_ns ? a->ended_ns > b->ended_ns : a->number < b->number;
     };
@@ -91,11 +86,22 @@ class path_finder {
   const event* last_before(part& at) const {
     while (at.next != at.children->size()) {
       const event& each = *(*at.children)[at.next++];
-      if (each.kind == range_kind::wait || entered_.contains(each.number)) continue;
+      if (entered_.contains(each.number)) continue;
       if (each.ended_ns > at.until && each.kind != range_kind::handler) continue;
+      if (ended_unawaited(each, *at.of)) continue;
       if (std::min(each.ended_ns, at.until) > std::max(asked_at(each), at.from)) return &each;
     }
     return nullptr;
+  }
+
+  // Whether it ended beside the thread's own work: its result was there when it was fetched. Where no thread waits, nothing tells; of
+  // to_here() neither, which may have held the thread.
+  bool ended_unawaited(const event& which, const event& within) const {
+    if (!is_asynchronous(which) || which.name.starts_with("to_here#")) return false;
+    const auto waits = waits_.find(within.number);
+    return waits != waits_.end() && std::none_of(waits->second.begin(), waits->second.end(), [&](const event* each) {
+             return each->began_ns <= which.ended_ns && which.ended_ns <= each->ended_ns;
+           });
   }
 
   void add(const event& which, path_time what, std::int64_t from, std::int64_t until) {
@@ -106,6 +112,11 @@ class path_finder {
   void add_own(const event& which, std::int64_t from, std::int64_t until) {
     if (until <= from) return;
     if (which.kind == range_kind::call) return add(which, path_time::communication, from, until);
+    if (which.kind == range_kind::collective) {
+      const std::int64_t all_called = std::clamp(all_called_.of(which), from, until);
+      add(which, path_time::communication, all_called, until);
+      return add(which, path_time::waiting, from, all_called);
+    }
     const std::int64_t began = std::clamp(which.began_ns, from, std::max(from, until));
     const auto waits = waits_.find(which.number);
     for (const event* each : waits == waits_.end() ? no_events() : waits->second) {
@@ -120,6 +131,7 @@ class path_finder {
     add(which, path_time::queueing, from, began);
   }
 
+  const collective_starts all_called_;
   std::unordered_map<std::uint64_t, std::vector<const event*>> children_;
   std::unordered_map<std::uint64_t, std::vector<const event*>> waits_;  // by what waits
   std::unordered_set<std::uint64_t> entered_;
@@ -141,9 +153,17 @@ std::vector<path_step> critical_path(const profile& from, std::uint64_t of) {
 }
 
 const event* longest_event(const profile& from) noexcept {
+  // A handler without its call was made elsewhere; what waits does so for others.
+  const auto rank = [](const event& each) {
+    return each.kind == range_kind::handler                                       ? 1
+           : each.kind == range_kind::collective || each.kind == range_kind::wait ? 0
+                                                                                  : 2;
+  };
   const event* longest = nullptr;
   for (const event& each : from.events) {
-    if (each.parent == 0 && (!longest || each.duration_ns() > longest->duration_ns())) longest = &each;
+    if (each.parent != 0) continue;
+    const int better = longest ? rank(each) - rank(*longest) : 1;
+    if (better > 0 || (better == 0 && each.duration_ns() > longest->duration_ns())) longest = &each;
   }
   return longest;
 }

@@ -27,7 +27,7 @@ namespace {
 constexpr std::string_view page_style = R"(
 :root { color-scheme: light dark; --text: #1b1f24; --soft: #667; --page: #fff; --line: #d5d9df; --track: #f4f6f8;
   --compute: #3b7dd8; --communication: #e08a2e; --waiting: #b9a7d9; --queueing: #d4566a; --idle: #e3e6ea;
-  --range: #4a9c6d; --operation: #3b7dd8; --autograd: #2a9d9d; --call: #e08a2e; --handler: #7a62b8; --wait: #b9a7d9; --failed: #c0262d; }
+  --range: #4a9c6d; --operation: #3b7dd8; --autograd: #2a9d9d; --call: #e08a2e; --handler: #7a62b8; --wait: #b9a7d9; --collective: #c9711f; --failed: #c0262d; }
 @media (prefers-color-scheme: dark) { :root { --text: #e6e8eb; --soft: #9aa3ad; --page: #15181c; --line: #343a42; --track: #1c2026;
   --idle: #2b3036; } }
 * { box-sizing: border-box; }
@@ -140,7 +140,13 @@ class page_writer {
     text_ += "<h2>Where the time of each worker went</h2>\n<p>";
     for (const std::string_view each : {"compute", "communication", "waiting", "queueing", "idle"}) key(each);
     text_ += "</p>\n";
-    columns({"worker", "", "compute", "communication", "waiting", "queueing", "idle", "events"});
+    const bool held_up = std::any_of(all.workers.begin(), all.workers.end(),
+                                     [](const profiler::worker_share& each) { return each.held_up_ns != 0; });
+    if (held_up) {
+      columns({"worker", "", "compute", "communication", "waiting", "queueing", "idle", "held up others", "events"});
+    } else {
+      columns({"worker", "", "compute", "communication", "waiting", "queueing", "idle", "events"});
+    }
     for (const profiler::worker_share& each : all.workers) {
       const std::array<std::pair<std::string_view, std::int64_t>, 5> parts{{{"compute", each.compute_ns},
                                                                             {"communication", each.communication_ns},
@@ -164,6 +170,7 @@ class page_writer {
       }
       text_ += "</svg></td>";
       for (const auto& [name, ns] : parts) cell(fmt::format("{} ({:.0f} %)", duration_text(ns), share(ns)));
+      if (held_up) cell(duration_text(each.held_up_ns));
       cell(fmt::format("{}", each.events));
       text_ += "</tr>\n";
     }

@@ -22,7 +22,7 @@ constexpr int label_height = 20;
 constexpr int axis_height = 22;
 constexpr std::size_t most_lanes = 24;  // of a track; what overlaps more than that is left out
 
-// What is drawn of one thread: events in lanes in which none overlaps another one. An event lies below those that are around it.
+// What is drawn of one thread: the events that began on it, in lanes in which none overlaps another one. An event lies below those that are around it.
 struct track {
   std::int32_t node = -1;
   std::uint32_t thread = 0;
@@ -54,7 +54,7 @@ class timeline_writer {
     }
     text_ += "<h2>Timeline</h2>\n<p>";
     for (const range_kind each : {range_kind::user, range_kind::operation, range_kind::autograd, range_kind::call,
-                                  range_kind::handler, range_kind::wait}) {
+                                  range_kind::handler, range_kind::collective, range_kind::wait}) {
       append_key(text_, kind_name(each));
     }
     append_key(text_, "failed");
@@ -101,10 +101,10 @@ class timeline_writer {
     std::map<std::pair<std::int32_t, std::uint32_t>, track> found;
     std::map<std::pair<std::int32_t, std::uint32_t>, std::vector<std::int64_t>> ends;  // of each lane
     for (const profiler::event* each : chosen) {
-      const std::pair at{each->node, each->thread};
+      const std::pair at{each->node, each->thread_of_begin()};
       track& to = found[at];
       to.node = each->node;
-      to.thread = each->thread;
+      to.thread = each->thread_of_begin();
       std::vector<std::int64_t>& until = ends[at];
       std::size_t lane = until.size();  // below the last lane in which something still runs
       while (lane != 0 && until[lane - 1] <= each->began_ns) --lane;

@@ -10,6 +10,7 @@ std::string_view kind_name(range_kind kind) noexcept {
     case range_kind::call: return "call";
     case range_kind::handler: return "handler";
     case range_kind::wait: return "wait";
+    case range_kind::collective: return "collective";
   }
   return "range";
 }

@@ -110,6 +110,9 @@ inline constexpr std::array figure_names{
     figure_name{"num_pending_futures",
                 {"ferry_worker_unanswered_reference_messages", "gauge",
                  "Messages about references that were not answered; they are repeated."}},
+    figure_name{"num_repeated_reference_messages",
+                {"ferry_worker_repeated_reference_messages_total", "counter",
+                 "Messages about references that were sent again, since they were not answered."}},
     figure_name{"num_users", {"ferry_worker_references", "gauge", "References here to objects of others."}},
 };
 

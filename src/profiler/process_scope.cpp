@@ -9,6 +9,7 @@
 #include "../rpc/worker/worker_core.hpp"
 #include "linked_calls.hpp"
 #include "process_recordings.hpp"
+#include "worker_name.hpp"
 
 namespace ferry::inline v0::profiler {
 
@@ -62,6 +63,7 @@ profile process_scope::exit() {
   profile found = which->finish(&awaited);
   detail::await_device_times(found, std::move(awaited), state_->worker, state_->how.device_wait);
   detail::link_calls(found);
+  detail::add_worker_names(found, state_->worker);
   return found;
 }
 

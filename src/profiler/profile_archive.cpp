@@ -13,7 +13,7 @@
 namespace ferry::inline v0::detail {
 namespace {
 
-constexpr std::uint32_t profile_format = 1;
+constexpr std::uint32_t profile_format = 2;
 
 bool are_times(std::initializer_list<std::int64_t> all, std::int64_t least) noexcept {
   for (const std::int64_t each : all) {
@@ -24,7 +24,7 @@ bool are_times(std::initializer_list<std::int64_t> all, std::int64_t least) noex
 bool is_node(std::int32_t node) noexcept { return node >= -1 && node <= worker_id::max; }
 
 bool can_be(const profiler::event& each) noexcept {
-  return each.kind <= range_kind::wait && is_node(each.node) && is_node(each.peer) && each.number != 0 &&
+  return each.kind <= range_kind::collective && is_node(each.node) && is_node(each.peer) && each.number != 0 &&
          each.parent != each.number && are_times({each.began_ns, each.ended_ns}, -longest_profile_time) &&
          each.ended_ns >= each.began_ns && are_times({each.queued_ns, each.uncertainty_ns}, 0) && each.bytes >= -1 &&
          (!each.device_time || are_times({each.device_time->count()}, 0));

@@ -19,12 +19,12 @@ constexpr std::uint64_t device_times_bit = 4;
 constexpr std::uint64_t brief_bit = 8;
 constexpr std::uint64_t failed_bit = 1;
 constexpr std::size_t words_of_batch = 5;
-constexpr std::size_t words_of_event = 10;  // and three texts
+constexpr std::size_t words_of_event = 11;  // and three texts
 constexpr std::size_t texts_of_event = 3;
 // More than a worker can have recorded of a request: the sum of those that many replies tell does not overflow.
 constexpr std::uint64_t most_told_lost = std::uint64_t{1} << 40U;
 constexpr std::size_t words_of_device_time = 4;
-constexpr auto last_kind = static_cast<std::uint64_t>(range_kind::wait);
+constexpr auto last_kind = static_cast<std::uint64_t>(range_kind::collective);
 
 void put_profile_word(byte_buffer& to, std::uint64_t value) { store_le(to.extend(profile_word), value); }
 void put_signed(byte_buffer& to, std::int64_t value) { put_profile_word(to, static_cast<std::uint64_t>(value)); }
@@ -90,7 +90,7 @@ std::size_t size_of_event(const profiler::event& event, std::string_view name) n
 void put_event(byte_buffer& to, const profiler::event& event, std::string_view name) {
   put_profile_word(to, static_cast<std::uint64_t>(event.kind) << 1U | (event.failed ? failed_bit : 0));
   put_signed(to, event.node);
-  put_profile_word(to, event.thread);
+  put_profile_word(to, static_cast<std::uint64_t>(event.began_thread) << 32U | event.thread);
   put_profile_word(to, event.number);
   put_profile_word(to, event.parent);
   put_signed(to, event.began_ns);
@@ -98,6 +98,7 @@ void put_event(byte_buffer& to, const profiler::event& event, std::string_view n
   put_signed(to, event.queued_ns);
   put_signed(to, event.uncertainty_ns);
   put_signed(to, event.bytes);
+  put_profile_word(to, event.kind == range_kind::collective ? event.call : 0);
   put_text(to, name);
   put_text(to, event.shapes);
   put_text(to, event.error);
@@ -111,7 +112,9 @@ profiler::event take_event(profile_reader& from, std::uint64_t events) {
   event.kind = static_cast<range_kind>(flags >> 1U);
   event.failed = (flags & failed_bit) != 0;
   event.node = from.worker();
-  event.thread = static_cast<std::uint32_t>(from.word());
+  const std::uint64_t threads = from.word();
+  event.thread = static_cast<std::uint32_t>(threads);
+  event.began_thread = static_cast<std::uint32_t>(threads >> 32U);
   event.number = from.word();
   event.parent = from.word();
   if (event.number == 0 || event.parent == event.number)
@@ -127,6 +130,10 @@ profiler::event take_event(profile_reader& from, std::uint64_t events) {
   event.bytes = from.number();
   if (event.bytes < -1)
     throw_error(errc::malformed, fmt::format("an event of a profile has made {} bytes", event.bytes));
+  const std::uint64_t call = from.word();
+  if (call != 0 && event.kind != range_kind::collective)
+    throw_error(errc::malformed, "an event of a profile has the number of a collective and is none");
+  event.call = call;
   event.name = from.text();
   event.shapes = from.text();
   event.error = from.text();

@@ -60,14 +60,15 @@ class profiled_call final : public caller_hooks, public hooks_of_store {
     const range_description* own = nullptr;
     const range_description* in_whole = nullptr;
   };
-  profiled_call(event_targets to, const names& what, std::uint64_t number, std::uint64_t parent, std::int32_t caller,
+  profiled_call(event_targets to, const names& what, profiled_thread& thread, std::uint64_t parent, std::int32_t caller,
                 std::int32_t callee) noexcept
       : to_(std::move(to)),
         what_(what),
-        number_(number),
+        number_(new_event_number(thread)),
         parent_(parent),
         caller_(caller),
         callee_(callee),
+        thread_(number_of(thread)),
         began_(ticks_now()) {
     to_.begin();
   }
@@ -104,6 +105,7 @@ class profiled_call final : public caller_hooks, public hooks_of_store {
     recorded_event event{.what = what_.own, .number = number_, .parent = parent_, .began = began_, .ended = now};
     event.node = caller_;
     event.peer = callee_;
+    event.began_thread = thread_;
     event.failed = failed;
     return event;
   }
@@ -146,10 +148,16 @@ class profiled_call final : public caller_hooks, public hooks_of_store {
   const std::uint64_t parent_;
   const std::int32_t caller_;
   const std::int32_t callee_;
+  const std::uint32_t thread_;
   const std::int64_t began_;
   shown_range shown_;
 };
 static_assert(sizeof(profiled_call) <= thread_store::bytes_of_block);
+
+// The messages of collectives, which are events themselves: their handlers last until this member has come, too.
+bool is_of_collective(std::string_view method) noexcept {
+  return method.starts_with("ferry/g") && (method.starts_with("ferry/group/") || method == "ferry/gather");
+}
 
 // What to_here() and to_here_async() call at the owner.
 bool fetches_object(std::string_view method) noexcept {
@@ -175,7 +183,7 @@ profile_names& names_in_timeline() {
 std::unique_ptr<caller_hooks> record_call(outgoing_request& request, const recording_in_force* here) {
   event_targets to = event_targets::at(here);
   const timeline* const on = request.blocks_caller() ? timeline_here() : nullptr;
-  if (!to && !on) return nullptr;
+  if ((!to && !on) || is_of_collective(request.method())) return nullptr;
   profiled_thread& thread = profiled_thread_here();
   const worker_info& caller = request.core().agent_unchecked().self();
   const worker_info& peer = request.destination();
@@ -190,8 +198,8 @@ std::unique_ptr<caller_hooks> record_call(outgoing_request& request, const recor
     wishes.brief = true;
     request.add_record(profile_record_type, false, encode_profile_wishes(wishes));
   }
-  auto made = std::make_unique<profiled_call>(std::move(to), what, new_event_number(thread), event_within(thread, here),
-                                              call.caller, call.peer);
+  auto made =
+      std::make_unique<profiled_call>(std::move(to), what, thread, event_within(thread, here), call.caller, call.peer);
   if (shown) made->show(*on, shown->name);
   return made;
 }
@@ -222,6 +230,7 @@ class profiled_request final : public callee_hooks, public hooks_of_store {
         (void)caught([&] { watched_by_others().shown.begin(*on, name_of(start), false); });
       return;
     }
+    if (is_of_collective(start.method())) return;
     if (interceptor_table::arrivals_watched()) {
       begin_watched(start);
     } else if (is_asked_) {
@@ -276,6 +285,7 @@ class profiled_request final : public callee_hooks, public hooks_of_store {
     what_ = {name_of(start), range_kind::handler};
     arrived_ns_ = start.call().arrived().time_since_epoch().count();
     number_ = new_event_number(thread);
+    began_thread_ = number_of(thread);
   }
 
   // Nothing but its caller wants to know of it.
@@ -380,7 +390,8 @@ class profiled_request final : public callee_hooks, public hooks_of_store {
     const std::int64_t ended_ns = std::max(began_ns, scale.steady_ns(ended_));
     const std::int64_t answered_ns = std::max(ended_ns, scale.steady_ns(now));
     constexpr std::int64_t longest = std::numeric_limits<std::uint32_t>::max();
-    if (asked_.brief && !failed_ && answered_ns - arrived_ns_ <= longest && limit >= bytes_of_brief_answer) {
+    if (asked_.brief && !failed_ && began_thread_ == thread_ && answered_ns - arrived_ns_ <= longest &&
+        limit >= bytes_of_brief_answer) {
       const brief_answer brief{.received_ns = arrived_ns_,
                                .queued_ns = static_cast<std::uint32_t>(began_ns - arrived_ns_),
                                .ran_ns = static_cast<std::uint32_t>(ended_ns - began_ns),
@@ -397,6 +408,7 @@ class profiled_request final : public callee_hooks, public hooks_of_store {
     own.kind = range_kind::handler;
     own.node = node_;
     own.thread = thread_;
+    own.began_thread = began_thread_ == thread_ ? 0 : began_thread_;
     own.number = number_;
     own.began_ns = began_ns;
     own.ended_ns = ended_ns;
@@ -413,6 +425,7 @@ class profiled_request final : public callee_hooks, public hooks_of_store {
     event.node = node_;
     event.peer = caller_;
     event.thread = thread_;
+    event.began_thread = began_thread_;
     event.failed = failed_;
     if (!failed_) return event;
     try {
@@ -461,6 +474,7 @@ class profiled_request final : public callee_hooks, public hooks_of_store {
   bool has_ended_ = false;
   bool taken_ = false;
   std::uint32_t thread_ = 0;
+  std::uint32_t began_thread_ = 0;
   event_targets to_;
   std::unique_ptr<watched> others_;             // null: there are none
   const ferry::wire_limits* limits_ = nullptr;  // of the worker

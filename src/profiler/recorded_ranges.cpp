@@ -16,8 +16,9 @@ namespace {
 void drop_idle_sink() noexcept;
 void begin_range(open_range& range) noexcept;
 void end_range(open_range& range, const range_details* details, bool failed) noexcept;
+std::unique_ptr<recorded_span> begin_recorded_span(std::string_view name, range_kind kind, std::int32_t node) noexcept;
 
-constexpr range_sink recording_sink{&begin_range, &end_range};
+constexpr range_sink recording_sink{&begin_range, &end_range, &begin_recorded_span};
 
 // The work that an open range of this thread has queued on a device.
 struct measured_range {
@@ -57,6 +58,12 @@ std::shared_ptr<device_interval> end_of_work(const open_range& range) noexcept {
   return std::move(own->work);
 }
 
+// What waits for a pass waits for a future.
+bool waits_already(const profiled_thread& thread, const recording_in_force* here) noexcept {
+  const open_range* const inner = thread.innermost;
+  return inner && inner->what->kind == range_kind::wait && inner->context_parent == (here ? here->parent : 0);
+}
+
 void begin_range(open_range& range) noexcept {
   const recording_in_force* here = current_value(current_recording);
   if (const timeline* on = timeline_here()) {
@@ -66,8 +73,9 @@ void begin_range(open_range& range) noexcept {
   }
   event_targets to = event_targets::at(here);
   if (!to) return drop_idle_sink();
-  to.begin();
   profiled_thread& thread = profiled_thread_here();
+  if (range.what->kind == range_kind::wait && waits_already(thread, here)) return;
+  to.begin();
   range.sink = &recording_sink;
   range.number = new_event_number(thread);
   range.parent = event_within(thread, here);
@@ -77,6 +85,20 @@ void begin_range(open_range& range) noexcept {
   range.whole = to.whole.detach();
   range.outer = std::exchange(thread.innermost, &range);
   range.began = ticks_now();
+}
+
+// Without memory the event goes without them.
+void add_details(recorded_event& to, const profile_wishes& wishes, const range_details* details,
+                 std::shared_ptr<device_interval> on_device) noexcept {
+  if (!on_device && !(details && (wishes.shapes || wishes.memory))) return;
+  try {
+    to.details = std::make_unique<event_details>();
+    to.details->on_device = std::move(on_device);
+    if (details && wishes.shapes) to.details->shapes = details->shapes();
+    if (details && wishes.memory) to.details->bytes = details->bytes();
+  } catch (const std::bad_alloc&) {
+    to.details.reset();
+  }
 }
 
 void end_range(open_range& range, const range_details* details, bool failed) noexcept {
@@ -95,19 +117,63 @@ void end_range(open_range& range, const range_details* details, bool failed) noe
   event.ended = now;
   event.node = range.node;
   event.failed = failed;
-  const profile_wishes wishes = to.wishes();
-  std::shared_ptr<device_interval> on_device = end_of_work(range);
-  if (on_device || (details && (wishes.shapes || wishes.memory))) {
-    try {
-      event.details = std::make_unique<event_details>();
-      event.details->on_device = std::move(on_device);
-      if (details && wishes.shapes) event.details->shapes = details->shapes();
-      if (details && wishes.memory) event.details->bytes = details->bytes();
-    } catch (const std::bad_alloc&) {
-      event.details.reset();  // the event without them
-    }
-  }
+  add_details(event, to.wishes(), details, end_of_work(range));
   to.add(thread, std::move(event), range.what);
+}
+
+class span_in_recordings final : public recorded_span {
+ public:
+  // Throws std::bad_alloc. `to` may be empty, `on` null.
+  span_in_recordings(event_targets to, const timeline* on, const recording_in_force* here, std::string_view name,
+                     range_kind kind, std::int32_t node)
+      : to_(std::move(to)) {
+    profiled_thread& thread = profiled_thread_here();
+    if (to_.own) event_.what = &to_.own->name_range(name, kind);
+    if (to_.whole) what_in_whole_ = &to_.whole->names().name_range(name, kind);
+    event_.number = new_event_number(thread);
+    event_.parent = event_within(thread, here);
+    event_.node = node;
+    event_.began_thread = number_of(thread);
+    if (on) shown_.begin(*on, name, false);
+    to_.begin();
+    event_.began = ticks_now();
+  }
+  ~span_in_recordings() override {
+    if (!ended_) to_.give_up();
+  }
+
+  void end(std::uint64_t call, const range_details* details, bool failed) noexcept override {
+    event_.ended = ticks_now();
+    shown_.end();
+    ended_ = true;
+    if (!to_) return;
+    event_.call = call;
+    event_.failed = failed;
+    add_details(event_, to_.wishes(), details, nullptr);
+    to_.add(profiled_thread_here(), std::move(event_), what_in_whole_);
+  }
+
+ private:
+  const event_targets to_;
+  recorded_event event_;
+  const range_description* what_in_whole_ = nullptr;
+  shown_range shown_;
+  bool ended_ = false;
+};
+
+std::unique_ptr<recorded_span> begin_recorded_span(std::string_view name, range_kind kind, std::int32_t node) noexcept {
+  const recording_in_force* here = current_value(current_recording);
+  const timeline* const on = timeline_here();
+  event_targets to = event_targets::at(here);
+  if (!to && !on) {
+    drop_idle_sink();
+    return nullptr;
+  }
+  try {
+    return std::make_unique<span_in_recordings>(std::move(to), on, here, name, kind, node);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 
 // Ranges are seen while there is any recording, and the work of devices while there is one that wants its times. Requests come

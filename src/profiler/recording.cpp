@@ -41,6 +41,7 @@ recorded_event copy_of(const recorded_event& from, const profile_wishes& wishes)
   made.node = from.node;
   made.peer = from.peer;
   made.thread = from.thread;
+  made.began_thread = from.began_thread;
   made.failed = from.failed;
   made.answered = from.answered;
   made.answer = from.answer;
@@ -328,6 +329,7 @@ std::uint64_t recording::take_events(ring& from, const tick_scale& scale, profil
     made.node = each.node;
     made.failed = each.failed;
     made.thread = each.thread;
+    made.began_thread = each.began_thread == each.thread ? 0 : each.began_thread;
     made.number = each.number;
     made.parent = each.parent;
     made.began_ns = scale.steady_ns(each.began);

@@ -53,6 +53,7 @@ struct recorded_event {
   std::int32_t node = -1;  ///< -1: that of the recording
   std::int32_t peer = -1;
   std::uint32_t thread = 0;
+  std::uint32_t began_thread = 0;  ///< 0: the same
   bool failed = false;
   bool answered = false;  ///< a call: the next one came with its reply
   std::unique_ptr<event_details> details = nullptr;

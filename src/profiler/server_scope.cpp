@@ -12,6 +12,7 @@
 
 #include "../rpc/pipeline/interceptor_table.hpp"
 #include "profiler_client.hpp"
+#include "worker_name.hpp"
 
 namespace ferry::inline v0 {
 namespace profiler {
@@ -145,6 +146,7 @@ std::vector<profile> server_scope::exit() {
   for (detail::scope_request& each : requests) {
     if (state_->how.device_times)
       detail::await_device_times(each.events, std::move(each.awaited), each.served_by, until - clock::now());
+    detail::add_worker_names(each.events, each.served_by);
     found.push_back(std::move(each.events));
   }
   if (!found.empty()) found.front().lost += lost;

@@ -12,6 +12,7 @@
 #include "../rpc/worker/worker_core.hpp"
 #include "process_recordings.hpp"
 #include "recorded_ranges.hpp"
+#include "worker_name.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
@@ -23,7 +24,9 @@ ref_ptr<recording> recording_of(const worker_core& core, const profiler::options
   with.remote = how.remote;
   with.events_per_thread = how.events_per_thread;
   with.node = core.agent_unchecked().self().id().value;
-  return recording::make(with);
+  auto made = recording::make(with);
+  made->names().note_worker(with.node, core.agent_unchecked().self().name());
+  return made;
 }
 
 }  // namespace
@@ -71,6 +74,7 @@ profile session::finish() {
   std::vector<detail::awaited_time> awaited;
   profile found = state_->to->finish(&awaited);
   detail::await_device_times(found, std::move(awaited), state_->worker, state_->device_wait);
+  detail::add_worker_names(found, state_->worker);
   if (state_->around) state_->around->add_inner(found, state_->parent);
   return found;
 }

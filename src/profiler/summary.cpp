@@ -10,7 +10,9 @@
 #include <fmt/format.h>
 
 #include "../base/printable.hpp"
+#include "asynchronous.hpp"
 #include "bounded_sum.hpp"
+#include "collective_starts.hpp"
 #include "events_by_name.hpp"
 #include "own_times.hpp"
 #include "worker_name.hpp"
@@ -63,39 +65,50 @@ std::string path_table(const profiler::profile& from, const profiler::event& of,
   return text;
 }
 
-// No thread waits for an asynchronous call while it is under way: others are, or its caller computes.
-bool is_asynchronous(const profiler::event& each) noexcept {
-  return each.kind == range_kind::call && !each.name.starts_with("rpc_sync#");
-}
-
-// What part of the asynchronous calls within an event was time in which nothing else of that event was done at the worker.
+// What part of the asynchronous calls, and of the waits, within an event was time in which nothing else of that event was done at the
+// worker. A wait counts for what no call accounts for.
 class waited_part {
  public:
-  explicit waited_part(const profiler::profile& from) {
+  explicit waited_part(const profiler::profile& from) : owners_(from) {
     for (const profiler::event& each : from.events) {
-      siblings& all = within_[{each.node, each.parent}];
+      siblings& all = within_[key_of(each)];
       const time_interval time{each.began_ns, each.ended_ns};
-      (is_asynchronous(each) ? all.calls : all.others).push_back(time);
+      (is_asynchronous(each) ? all.calls : each.kind == range_kind::wait ? all.waits : all.others).push_back(time);
     }
     for (auto& [key, all] : within_) {
-      if (all.calls.empty()) continue;
-      double sum = 0;
-      for (const time_interval& each : all.calls) sum += static_cast<double>(each.to - each.from);
-      const std::int64_t busy = covered(all.others);
-      all.others.insert(all.others.end(), all.calls.begin(), all.calls.end());
-      if (sum > 0) all.part = static_cast<double>(covered(std::move(all.others)) - busy) / sum;
+      all.of_calls = take_part(all.calls, all.others);
+      all.of_waits = take_part(all.waits, all.others);
     }
   }
-  [[nodiscard]] double of(const profiler::event& call) const {
-    return is_asynchronous(call) ? within_.at({call.node, call.parent}).part : 1;
+  [[nodiscard]] double of(const profiler::event& each) const {
+    const bool waits = each.kind == range_kind::wait;
+    if (!waits && !is_asynchronous(each)) return 1;
+    const siblings& all = within_.at(key_of(each));
+    return waits ? all.of_waits : all.of_calls;
   }
 
  private:
   struct siblings {
     std::vector<time_interval> calls;
+    std::vector<time_interval> waits;
     std::vector<time_interval> others;
-    double part = 0;
+    double of_calls = 0;
+    double of_waits = 0;
   };
+  [[nodiscard]] std::pair<std::int32_t, std::uint64_t> key_of(const profiler::event& each) const {
+    return {each.node, owners_.of(each)};
+  }
+  // Of the time of `all` what is not that of `others`, to which it adds them.
+  static double take_part(const std::vector<time_interval>& all, std::vector<time_interval>& others) {
+    if (all.empty()) return 0;
+    double sum = 0;
+    for (const time_interval& each : all) sum += static_cast<double>(each.to - each.from);
+    const std::int64_t busy = covered(others);
+    others.insert(others.end(), all.begin(), all.end());
+    return sum > 0 ? static_cast<double>(covered(others) - busy) / sum : 0;
+  }
+
+  event_owners owners_;
   std::map<std::pair<std::int32_t, std::uint64_t>, siblings> within_;
 };
 
@@ -109,6 +122,7 @@ summary summarise(const profile& from) {
   all.length_ns = from.ended_ns - from.began_ns;
   const auto own = detail::own_times(from);
   const detail::waited_part parts(from);
+  const detail::collective_starts all_called(from);
   std::unordered_map<std::uint64_t, const event*> handlers;  // by their calls
   for (const event& each : from.events) {
     if (each.kind == range_kind::handler) handlers.emplace(each.parent, &each);
@@ -121,24 +135,27 @@ summary summarise(const profile& from) {
     ++share.events;
     busy[each.node].push_back({std::max(each.began_ns, from.began_ns), std::min(each.ended_ns, from.ended_ns)});
     detail::add_bounded(share.queueing_ns, each.queued_ns);
-    if (each.kind == range_kind::wait) {
-      detail::add_bounded(share.waiting_ns, own.at(each.number));
-      continue;
-    }
-    if (each.kind != range_kind::call) {
-      detail::add_bounded(share.compute_ns, own.at(each.number));
-      continue;
-    }
-    const auto handler = handlers.find(each.number);
-    const std::int64_t there =
-        handler == handlers.end() ? 0 : handler->second->duration_ns() + handler->second->queued_ns;
-    const std::int64_t waited = std::min(there, each.duration_ns());
     const auto part = [of = parts.of(each)](std::int64_t ns) {
       return of == 1 ? ns : static_cast<std::int64_t>(of * static_cast<double>(ns));
     };
+    if (each.kind == range_kind::wait) {
+      detail::add_bounded(share.waiting_ns, part(each.duration_ns()));
+      continue;
+    }
+    if (each.kind != range_kind::call && each.kind != range_kind::collective) {
+      detail::add_bounded(share.compute_ns, own.at(each.number));
+      continue;
+    }
+    std::int64_t waited = 0;
+    if (each.kind == range_kind::collective) {
+      waited = detail::time_until(each, all_called.of(each));
+    } else if (const auto handler = handlers.find(each.number); handler != handlers.end()) {
+      waited = std::min(handler->second->duration_ns() + handler->second->queued_ns, each.duration_ns());
+    }
     detail::add_bounded(share.waiting_ns, part(waited));
     detail::add_bounded(share.communication_ns, part(each.duration_ns() - waited));
   }
+  for (const auto& [node, ns] : all_called.held_up()) detail::add_bounded(shares[node].held_up_ns, ns);
   std::int64_t longest = 0;
   for (auto& [node, share] : shares) {
     share.idle_ns = std::max<std::int64_t>(0, all.length_ns - detail::covered(std::move(busy[node])));
@@ -153,19 +170,25 @@ summary summarise(const profile& from) {
 
 std::string table(const profile& from, std::size_t rows) {
   const summary all = summarise(from);
+  const bool held_up = std::any_of(all.workers.begin(), all.workers.end(),
+                                   [](const worker_share& each) { return each.held_up_ns != 0; });
+  const auto held_up_column = [held_up](std::string_view time) {
+    return held_up ? fmt::format("{:>18}", time) : std::string();
+  };
   std::string text = fmt::format("{} us in all; {} events lost, {} unfinished\n\n",
                                  detail::in_microseconds(all.length_ns), from.lost, from.unfinished);
-  text += fmt::format("{:<24}{:>12}{:>16}{:>12}{:>12}{:>12}{:>10}{:>16}\n", "worker", "compute us", "communicate us",
-                      "wait us", "queue us", "idle us", "events", "clock within us");
+  text +=
+      fmt::format("{:<24}{:>12}{:>16}{:>12}{:>12}{:>12}{}{:>10}{:>16}\n", "worker", "compute us", "communicate us",
+                  "wait us", "queue us", "idle us", held_up_column("held up others us"), "events", "clock within us");
   for (const worker_share& each : all.workers) {
     const auto clock = std::find_if(from.clocks.begin(), from.clocks.end(),
                                     [&](const clock_offset& one) { return one.node == each.node; });
     text += fmt::format(
-        "{:<24}{:>12}{:>16}{:>12}{:>12}{:>12}{:>10}{:>16}\n",
+        "{:<24}{:>12}{:>16}{:>12}{:>12}{:>12}{}{:>10}{:>16}\n",
         detail::printable(detail::worker_name(from, each.node)) + (each.node == all.straggler ? " (longest)" : ""),
         detail::in_microseconds(each.compute_ns), detail::in_microseconds(each.communication_ns),
         detail::in_microseconds(each.waiting_ns), detail::in_microseconds(each.queueing_ns),
-        detail::in_microseconds(each.idle_ns), each.events,
+        detail::in_microseconds(each.idle_ns), held_up_column(detail::in_microseconds(each.held_up_ns)), each.events,
         clock == from.clocks.end() ? "" : detail::in_microseconds(clock->uncertainty_ns));
   }
   const std::vector<detail::named_events> sorted = detail::events_by_name(from);

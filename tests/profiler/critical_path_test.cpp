@@ -1,6 +1,7 @@
 // What an event took its time for, on profiles made by hand.
 
 #include <cstdint>
+#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
@@ -74,6 +75,35 @@ TEST_CASE("the path of a call is under way, in the queue, in the handler and wha
   CHECK(profiler::critical_path(of, 1)[3].node == 1);
 }
 
+TEST_CASE("a call that ended while the thread did something else is not on the path, if threads wait there at all") {
+  profile of;
+  add(of, range_kind::user, 0, 1, 0, 0, 100);
+  add(of, range_kind::call, 0, 2, 1, 10, 50);
+  CHECK(path_of(of, 1) == "1 computes 0-10, 2 communicates 10-50, 1 computes 50-100");
+  add(of, range_kind::call, 0, 3, 1, 55, 80);
+  add(of, range_kind::wait, 0, 4, 1, 70, 80);
+  CHECK(path_of(of, 1) == "1 computes 0-55, 3 communicates 55-80, 1 computes 80-100");
+  of.events[1].name = "rpc_sync#f(a -> b)";  // has held the thread
+  CHECK(path_of(of, 1) ==
+        "1 computes 0-10, 2 communicates 10-50, 1 computes 50-55, 3 communicates 55-80, 1 computes 80-100");
+}
+
+TEST_CASE("an asynchronous call that outlives what has made it is a part of what is around that") {
+  profile of;
+  add(of, range_kind::autograd, 0, 1, 0, 0, 100);
+  add(of, range_kind::user, 0, 2, 1, 10, 40);
+  add(of, range_kind::user, 0, 3, 2, 15, 30);
+  add(of, range_kind::call, 0, 4, 3, 20, 90);
+  add(of, range_kind::handler, 1, 5, 4, 30, 80);
+  add(of, range_kind::wait, 0, 6, 1, 45, 95);
+  CHECK(path_of(of, 1) ==
+        "1 computes 0-20, 4 communicates 20-30, 5 computes 30-80, 4 communicates 80-90, 6 waits 90-95, "
+        "1 computes 95-100");
+  // The wait is explained by the call; what the call's maker did beside it is work.
+  const profiler::summary found = profiler::summarise(of);
+  CHECK(std::abs(found.workers[0].waiting_ns + found.workers[0].communication_ns - 55'000) < 5);
+}
+
 TEST_CASE("of calls that run at the same time the last to end is on the path") {
   profile of;
   add(of, range_kind::user, 0, 1, 0, 0, 100);
@@ -142,6 +172,14 @@ TEST_CASE(
                [&] { (void)profiler::critical_path(of, 3); });
   CHECK(profiler::longest_event(of) == &of.events.front());
   CHECK(profiler::longest_event(profile()) == nullptr);
+  // Longer ones that are done for others.
+  add(of, range_kind::handler, 0, 3, 0, 0, 100);
+  add(of, range_kind::wait, 0, 4, 0, 0, 1000);
+  CHECK(profiler::longest_event(of) == &of.events.front());
+  of.events.erase(of.events.begin(), of.events.begin() + 2);
+  CHECK(profiler::longest_event(of)->number == 3);
+  of.events.erase(of.events.begin());
+  CHECK(profiler::longest_event(of)->number == 4);
 }
 
 TEST_CASE("whatever the events are, a path goes through the whole event without gaps, and ends") {

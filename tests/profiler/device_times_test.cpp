@@ -127,6 +127,33 @@ TEST_CASE(
   CHECK(text.find("cuda:1") != std::string::npos);
 }
 
+// Of a tensor that comes on a stream of its own.
+tensor with_nine(const tensor& t) {
+  if (ferry::current_stream(t.device()) == ferry::default_stream(t.device())) throw std::logic_error("no own stream");
+  return device_calls::value_read(t) == 3 ? device_calls::filled(t.device(), 9) : t;
+}
+
+TEST_CASE("a profiled call keeps its streams") {
+  device_group group({map_to("worker1", {{gpu(0), gpu(1)}}), {}});
+  for (const bool times : {false, true}) {
+    for (const bool blocking : {true, false}) {
+      CAPTURE(times);
+      CAPTURE(blocking);
+      const ferry::stream own = ferry::pool_stream(gpu(0));
+      const ferry::stream_guard guard(own);
+      profiler::session recorded(group[0], {.device_times = times});
+      // Read and written behind what the stream has to do, which takes a while.
+      const tensor given = device_calls::filled(gpu(0), 3);
+      const tensor result = device_calls::call<with_nine>(group[0], blocking, "worker1", given);
+      CHECK(ferry::current_stream(gpu(0)) == own);
+      CHECK(result.device() == gpu(0));
+      CHECK(device_calls::value_read(result) == 9);
+      CHECK(recorded.finish().count(blocking ? "rpc_sync#device_times_test::with_nine(worker0 -> worker1)"
+                                             : "rpc_async#device_times_test::with_nine(worker0 -> worker1)") == 1);
+    }
+  }
+}
+
 TEST_CASE("a reply does not wait for the device: the session asks for the times when it ends") {
   device_group group({{}, {}});
   CHECK(group[0].rpc_sync<doubles>("worker1", 1) == 1);

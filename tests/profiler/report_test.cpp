@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -44,6 +45,7 @@ detail::profile_batch small_batch() {
   batch.events[0].error = "why \"not\"";
   batch.events[1].shapes = "[[2]]";
   batch.events[1].bytes = 16;
+  batch.events[1].began_thread = 99;
   return batch;
 }
 
@@ -92,6 +94,23 @@ TEST_CASE("a record of a profile is read as it was written") {
   CHECK(read.events[1].ended_ns == 3000);
   CHECK(read.events[1].shapes == "[[2]]");
   CHECK(read.events[1].bytes == 16);
+  CHECK(read.events[1].thread == 13);
+  CHECK(read.events[1].began_thread == 99);
+  CHECK(read.events[0].thread_of_begin() == 13);
+}
+
+TEST_CASE("a record of a profile has the numbers of collectives, and of nothing else") {
+  detail::profile_batch batch = small_batch();
+  batch.events[1].kind = range_kind::collective;
+  batch.events[1].call = 77;
+  const ferry::byte_buffer content = detail::encode_profile_batch(batch, 1U << 20U);
+  const detail::profile_batch read = detail::decode_profile_batch(content.bytes());
+  CHECK(read.events[1].kind == range_kind::collective);
+  CHECK(read.events[1].call == 77);
+  std::vector<std::byte> damaged(content.bytes().begin(), content.bytes().end());
+  const std::size_t second = damaged.size() - 14 * 8 - std::string_view("add[[2]]").size();
+  damaged[second] = static_cast<std::byte>(static_cast<unsigned>(range_kind::operation) << 1U);
+  expect_error(errc::malformed, "has the number of a collective", [&] { (void)detail::decode_profile_batch(damaged); });
 }
 
 TEST_CASE("a brief answer tells of a handler without its name, and is refused with times that cannot be") {

@@ -126,6 +126,41 @@ class FerryTop(unittest.TestCase):
             self.assertIn("These workers wait for each other", table.stdout)
             self.assertIn("calls that wait for 0.1 s or longer: 4", table.stdout)
 
+    def test_a_member_that_does_not_call_a_collective_is_named(self):
+        with Group("reduce") as group:
+            records, found, text = group.dump_with("collective", ["worker2"])
+            self.assertIn("all_reduce(sum) of f32 [3], collective 0 of group 'planted' waits at worker", found["text"])
+            self.assertIn("worker2 has not called it; worker2 waits in no call and no collective", found["text"])
+            self.assertIn(found["text"], text)
+            own = [each["pending_collectives"] for each in records["workers"]]
+            self.assertEqual([len(each) for each in own], [1, 1, 0])
+            self.assertEqual(own[0][0]["members"], ["worker0", "worker1", "worker2"])
+            self.assertIsNone(own[0][0]["time_left_ns"])
+            self.assertEqual([each["groups"][0]["begun"] for each in records["workers"]], [1, 1, 0])
+            table = top("--once", "-i", "100ms", "--older-than", "100ms", group.meeting)
+            self.assertIn("collective 0 of group 'planted'  at 2 of 3; not called by worker2", table.stdout)
+            summary = json.loads(top("--once", "--json", "-i", "100ms", "--older-than", "100ms", group.meeting).stdout)
+            self.assertEqual([each["missing"] for each in summary["collectives"]], [["worker2"]])
+
+    def test_a_member_that_does_not_come_to_a_barrier_is_named(self):
+        with Group("barrier") as group:
+            _, found, _ = group.dump_with("collective", ["worker2"])
+            self.assertIn("barrier of 3 workers waits at worker0, worker1 for", found["text"])
+            _, oldest, _ = group.dump_with("oldest_call", ["worker2"])
+            self.assertIn("in barrier of 3 workers, which worker2 has not called", oldest["text"])
+
+    def test_collectives_that_wait_for_each_other_are_found(self):
+        with Group("groups") as group:
+            _, cycle, _ = group.dump_with("cycle", ["worker1", "worker2"])
+            self.assertIn("collective 0 of group 'planted'", cycle["text"])
+            self.assertIn("collective 0 of group 'other'", cycle["text"])
+
+    def test_a_handler_that_waits_in_a_collective(self):
+        with Group("inside") as group:
+            _, oldest, _ = group.dump_with("oldest_call", ["worker2"])
+            self.assertIn("reduce_here", oldest["text"])
+            self.assertIn("collective 0 of group 'planted', which worker2 has not called", oldest["text"])
+
     def test_a_slow_worker_is_found_and_named(self):
         with Group("slow") as group:
             _, slow, _ = group.dump_with("slow_worker", ["worker2"])

@@ -7,6 +7,10 @@
 //   slow      worker2 takes long for every call
 //   hetero    worker2 serves a method that takes long, the others one that does not
 //   nested    worker0 waits for worker1, whose handler waits for worker0, whose handler waits for worker2, which computes for ever
+//   reduce    worker0 and worker1 wait in an all_reduce that worker2, which computes, does not call
+//   barrier   the same in a barrier
+//   groups    worker1 and worker2 wait for each other in collectives of two groups
+//   inside    worker0 waits for worker1, whose handler waits in an all_reduce that worker2 does not call
 //   stuck     worker1 waits in a handler for worker2, whose handler computes for ever
 
 #include <cerrno>
@@ -103,6 +107,44 @@ void call_all(const ferry::worker& self) {
   }
 }
 
+void wait_for_end() {
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [] { return over; });
+}
+
+// Where all take part. Others than worker0 return at the end.
+ferry::process_group group_of_all;
+void reduce_here() {
+  const ferry::process_group group = group_of_all;
+  group.all_reduce(ferry::ones({3}), ferry::reduce_op::sum, ferry::no_timeout).get();
+}
+void plant_collective(const ferry::worker& self, const std::string& scenario,
+                      std::vector<ferry::future<void>>& waiting) {
+  const int rank = self.id().value;
+  group_of_all = ferry::process_group(self, ferry::all_workers, {.name = "planted"});
+  self.barrier();  // all have it
+  const auto begin = [&](const ferry::process_group& in) {
+    waiting.push_back(in.all_reduce(ferry::ones({3}), ferry::reduce_op::sum, ferry::no_timeout));
+  };
+  if (scenario == "reduce") {
+    if (rank == 2) wait_for_end();
+    begin(group_of_all);
+  } else if (scenario == "groups") {
+    const ferry::process_group other(self, ferry::all_workers, {.name = "other"});
+    if (rank != 0) begin(rank == 1 ? group_of_all : other);
+    if (rank != 0) wait_for_end();
+    if (rank != 1) begin(group_of_all);
+    if (rank != 2) begin(other);
+  } else if (scenario == "inside") {
+    if (rank == 0) {
+      waiting.push_back(self.rpc_async<reduce_here>({"worker1", {.timeout = ferry::no_timeout}}));
+      begin(group_of_all);
+    }
+    if (rank != 0) wait_for_end();
+    if (rank == 2) begin(group_of_all);
+  }
+}
+
 void plant(const ferry::worker& self, const std::string& scenario, std::vector<ferry::future<void>>& waiting) {
   if (scenario == "deadlock") {
     waiting.push_back(self.rpc_async<take_both>({"worker1", {.timeout = ferry::no_timeout}}, std::string("worker2")));
@@ -132,14 +174,23 @@ void plant(const ferry::worker& self, const std::string& scenario, std::vector<f
 int run(const std::string& scenario, const std::string& meeting, int rank, int size) {
   ferry::worker self = ferry::init_rpc({.rank = rank, .world_size = size, .init_method = meeting});
   std::vector<ferry::future<void>> waiting;
+  std::thread in_barrier;
+  const bool collective = scenario == "reduce" || scenario == "groups" || scenario == "inside";
+  if (collective) plant_collective(self, scenario, waiting);
+  if (scenario == "barrier") {
+    if (rank == 2) wait_for_end();
+    in_barrier = std::thread([&self] { self.barrier(ferry::all_workers, ferry::no_timeout); });
+  }
   if (rank == 0) {
-    plant(self, scenario, waiting);
+    if (!collective && scenario != "barrier") plant(self, scenario, waiting);
     std::cout << "planted" << std::endl;
     if (scenario == "busy") call_all(self);
     wait_for_end_of_input();
     for (int other = size - 1; other >= 0; --other) self.rpc_sync<end_here>(other);
-    for (const auto& each : waiting) each.wait();
   }
+  for (const auto& each : waiting) each.wait();
+  if (in_barrier.joinable()) in_barrier.join();
+  group_of_all = {};
   self.shutdown();
   return 0;
 }

@@ -1,14 +1,16 @@
 #include "diagnosis.hpp"
 
 #include <algorithm>
-#include <deque>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "group_index.hpp"
+#include "wait_graph.hpp"
 
 namespace ferry_top {
 namespace {
@@ -20,216 +22,9 @@ constexpr int slow_factor = 3;
 constexpr std::chrono::milliseconds slow_at_least{1};
 constexpr std::size_t enough_handlers = 5;
 
-// Of so many calls it is looked up where they lead, and of so many whether they lead back.
+// Of so many calls it is looked up where they lead.
 constexpr std::size_t most_followed = 10'000;
-constexpr std::size_t most_in_cycles = 1000;
-
-std::string seconds(nanoseconds value) { return fmt::format("{:.3g} s", std::chrono::duration<double>(value).count()); }
-
-// The workers that were asked, by name, and what each serves.
-class group_index {
- public:
-  explicit group_index(const observation& of) {
-    for (const observed& each : of.workers) {
-      if (!each.snapshot) continue;
-      const observed*& place = by_name_[each.who.who.name()];
-      if (!place || place->snapshot->time < each.snapshot->time) place = &each;
-    }
-    for (const auto& [name, each] : by_name_) {
-      for (const ferry::served_call_info& call : each->snapshot->served_calls)
-        served_.emplace(served_key(name, call.caller.name(), call.id), &call);
-    }
-  }
-  [[nodiscard]] const std::map<std::string, const observed*>& workers() const noexcept { return by_name_; }
-  /// Null: there is none of that name that was asked.
-  [[nodiscard]] const observed* find(const std::string& name) const {
-    const auto found = by_name_.find(name);
-    return found == by_name_.end() ? nullptr : found->second;
-  }
-  /// The call as its callee has it, or null.
-  [[nodiscard]] const ferry::served_call_info* served(const std::string& caller,
-                                                      const ferry::pending_call_info& call) const {
-    const auto found = served_.find(served_key(call.peer.name(), caller, call.id));
-    return found == served_.end() ? nullptr : found->second;
-  }
-
- private:
-  using served_key = std::tuple<std::string, std::string, std::uint64_t>;  // callee, caller, call
-  std::map<std::string, const observed*> by_name_;
-  std::map<served_key, const ferry::served_call_info*> served_;
-};
-
-using call_list = std::vector<const ferry::pending_call_info*>;
-
-// The calls of a worker, the oldest first: they are in that order. Those that it has made while it served one of that age, which is of
-// the same moment.
-call_list made_within(const observed& worker, nanoseconds age) {
-  call_list result;
-  for (const ferry::pending_call_info& each : worker.snapshot->pending_calls) {
-    if (each.age <= age) result.push_back(&each);
-  }
-  return result;
-}
-call_list all_of(const observed& worker) { return made_within(worker, nanoseconds::max()); }
-
-// What the handler of a request waits for, as far as it is known.
-enum class reason {
-  nothing,  // it computes, or waits for something else than ferry: for a lock, perhaps
-  nested,   // for one of the calls that it has made
-  turn,     // it has not begun: for the handlers that run there, and so perhaps for their calls
-};
-reason reason_of(const ferry::served_call_info& served) {
-  switch (served.phase) {
-    case ferry::served_phase::queued:
-    case ferry::served_phase::held: return reason::turn;
-    case ferry::served_phase::running: return reason::nothing;
-    case ferry::served_phase::waiting:
-    case ferry::served_phase::later: return reason::nested;
-  }
-  return reason::nothing;
-}
-
-// Where the calls that begin with `call` lead: each next one is the oldest that the handler of the one before may have made.
-struct chain {
-  std::vector<std::string> steps;  // texts
-  std::string end;                 // the last worker
-  bool computes = false;           // a handler runs there
-  bool circular = false;
-};
-
-chain follow(const group_index& of, const std::string& caller, const ferry::pending_call_info& first) {
-  chain result;
-  std::set<std::pair<std::string, std::uint64_t>> seen;
-  std::string from = caller;
-  const ferry::pending_call_info* call = &first;
-  for (;;) {
-    const std::string& to = call->peer.name();
-    result.end = to;
-    std::string step = fmt::format("{} -> {}: '{}' for {}", from, to, call->method, seconds(call->age));
-    seen.emplace(from, call->id);
-    const observed* const callee = of.find(to);
-    if (!callee) {
-      result.steps.push_back(step + ", " + std::string(to_string(call->phase)) + "; the callee could not be asked");
-      return result;
-    }
-    const ferry::served_call_info* const served = of.served(from, *call);
-    if (!served) {
-      result.steps.push_back(step + ", " + std::string(to_string(call->phase)) + "; the callee does not have it");
-      return result;
-    }
-    result.steps.push_back(step + ", at the callee " + std::string(to_string(served->phase)));
-    const reason why = reason_of(*served);
-    result.computes = why == reason::nothing;
-    if (result.computes) return result;
-    const call_list next = why == reason::turn ? all_of(*callee) : made_within(*callee, served->age);
-    const auto fresh = std::find_if(next.begin(), next.end(), [&](const ferry::pending_call_info* each) {
-      return !seen.contains({to, each->id});
-    });
-    if (fresh == next.end()) {
-      result.circular = why == reason::turn && !next.empty();
-      return result;
-    }
-    from = to;
-    call = *fresh;
-  }
-}
-
-// Calls that wait for each other.
-struct cycle_of_calls {
-  std::vector<const waiting_call*> calls;
-  bool certain = true;  // no handler of them runs
-};
-
-// What the handler of a call waits for: the call that it has made, or perhaps any of those of its worker. A handler that runs may
-// wait for a lock that another one there holds, which waits in a call.
-struct blocked_by {
-  std::optional<std::size_t> nested;
-  const std::vector<std::size_t>* any_of = nullptr;  // the same for all handlers of a worker
-  bool certain = true;
-};
-class wait_graph {
- public:
-  wait_graph(const std::vector<waiting_call>& waiting, const group_index& of)
-      : edges_(std::min(waiting.size(), most_in_cycles)) {
-    std::map<std::pair<std::string, std::uint64_t>, std::size_t> places;
-    for (std::size_t i = 0; i != edges_.size(); ++i) {
-      const std::string& caller = waiting[i].caller->who.who.name();
-      places.emplace(std::pair(caller, waiting[i].call->id), i);
-      by_caller_[caller].push_back(i);
-    }
-    for (std::size_t i = 0; i != edges_.size(); ++i) {
-      const waiting_call& each = waiting[i];
-      const std::string& to = each.call->peer.name();
-      const observed* const callee = of.find(to);
-      if (!each.at_callee || !callee) continue;
-      const reason why = reason_of(*each.at_callee);
-      edges_[i].certain = why != reason::nothing;
-      if (why != reason::nested) {
-        edges_[i].any_of = made_by(to);
-        continue;
-      }
-      const call_list made = made_within(*callee, each.at_callee->age);
-      const auto found = made.empty() ? places.end() : places.find({to, made.front()->id});
-      if (found != places.end() && found->second != i) edges_[i].nested = found->second;
-    }
-  }
-  wait_graph(const wait_graph&) = delete;
-  wait_graph& operator=(const wait_graph&) = delete;
-  [[nodiscard]] const std::vector<blocked_by>& edges() const noexcept { return edges_; }
-  /// Null: there is none.
-  [[nodiscard]] const std::vector<std::size_t>* made_by(const std::string& worker) const {
-    const auto found = by_caller_.find(worker);
-    return found == by_caller_.end() ? nullptr : &found->second;
-  }
-
- private:
-  std::vector<blocked_by> edges_;  // by call, the oldest
-  std::map<std::string, std::vector<std::size_t>> by_caller_;
-};
-
-// The shortest, by breadth-first searches; without calls: there is none. The calls of a worker are looked at once in each search.
-cycle_of_calls shortest_cycle(const std::vector<waiting_call>& waiting, const wait_graph& graph, bool only_certain) {
-  constexpr std::size_t none = ~std::size_t{0};
-  const std::vector<blocked_by>& edges = graph.edges();
-  cycle_of_calls best;
-  for (std::size_t start = 0; start != edges.size(); ++start) {
-    const auto* const with_start = graph.made_by(waiting[start].caller->who.who.name());
-    std::vector<std::size_t> reached_from(edges.size(), none);
-    std::set<const std::vector<std::size_t>*> looked_at;
-    std::deque<std::size_t> next{start};
-    bool found = false;
-    while (!next.empty() && !found) {
-      const std::size_t at = next.front();
-      next.pop_front();
-      const blocked_by& by = edges[at];
-      if (only_certain && !by.certain) continue;
-      const auto reach = [&](std::size_t to) {
-        if (to == at || reached_from[to] != none) return;
-        reached_from[to] = at;
-        found = found || to == start;
-        next.push_back(to);
-      };
-      if (by.nested) reach(*by.nested);
-      if (!by.any_of) continue;
-      if (by.any_of == with_start) reach(start);
-      if (!found && looked_at.insert(by.any_of).second) std::for_each(by.any_of->begin(), by.any_of->end(), reach);
-    }
-    if (!found) continue;
-    cycle_of_calls here;
-    std::set<std::string> workers;
-    const auto add = [&](std::size_t at) {
-      here.calls.push_back(&waiting[at]);
-      here.certain = here.certain && edges[at].certain;
-      workers.insert(waiting[at].caller->who.who.name());
-    };
-    for (std::size_t at = reached_from[start]; at != start; at = reached_from[at]) add(at);
-    add(start);
-    std::reverse(here.calls.begin(), here.calls.end());
-    if (workers.size() < 2) continue;  // calls to oneself are made in any order
-    if (best.calls.empty() || here.calls.size() < best.calls.size()) best = std::move(here);
-  }
-  return best;
-}
+constexpr std::size_t most_collectives = 4;  // findings
 
 // How long the handlers took that have ended, by method.
 std::map<std::string, std::vector<nanoseconds>> handler_times(const ferry::worker_snapshot& of) {
@@ -276,7 +71,7 @@ void add_slow_worker(std::vector<finding>& all, const group_index& of) {
     most = slowest;
     worst = {finding::kind::slow_worker,
              fmt::format("'{}' takes {} at {} in the median, {} at the other workers that serve it.", method,
-                         seconds(slowest), name, seconds(usual)),
+                         seconds_text(slowest), name, seconds_text(usual)),
              {name}};
   }
   if (worst) all.push_back(std::move(*worst));
@@ -298,7 +93,7 @@ void add_bottleneck(std::vector<finding>& all, const group_index& of, const std:
       {finding::kind::bottleneck,
        fmt::format("{} of {} calls that wait for {} or longer wait in the end for a handler that runs at {}.",
                    most->second, count == waiting.size() ? std::to_string(count) : fmt::format("the {} oldest", count),
-                   seconds(older_than), most->first),
+                   seconds_text(older_than), most->first),
        {most->first}});
 }
 
@@ -345,23 +140,70 @@ void add_oldest_call(std::vector<finding>& all, const group_index& of, const std
   all.push_back({finding::kind::oldest_call, std::move(text), {leads.end}});
 }
 
-void add_cycle(std::vector<finding>& all, const group_index& of, const std::vector<waiting_call>& waiting) {
-  const wait_graph graph(waiting, of);
-  cycle_of_calls found = shortest_cycle(waiting, graph, true);
-  if (found.calls.empty()) found = shortest_cycle(waiting, graph, false);
-  if (found.calls.empty()) return;
-  std::string text = found.certain ? "These workers wait for each other, each for the next: "
-                                   : "These workers wait for each other, each for the next, if what runs there waits "
-                                     "for what their calls hold: ";
+void add_cycle(std::vector<finding>& all, const group_index& of, const std::vector<waiting_call>& waiting,
+               nanoseconds older_than) {
+  const wait_graph graph(waiting, of, older_than);
+  cycle_of_waits found = graph.shortest_cycle(true);
+  if (found.nodes.empty()) found = graph.shortest_cycle(false);
+  if (found.nodes.empty()) return;
+  std::string text = "These workers wait for each other, each for the next";
+  if (found.collectives) {
+    text += ", unless other threads of theirs call what is missing";
+  } else if (!found.certain) {
+    text += ", if what runs there waits for what their calls hold";
+  }
+  text += ": ";
   std::vector<std::string> workers;
-  for (std::size_t i = 0; i != found.calls.size(); ++i) {
-    const waiting_call& each = *found.calls[i];
-    workers.push_back(each.caller->who.who.name());
-    text += fmt::format("{}{} for {} ('{}' for {}{})", i == 0 ? "" : ", ", workers.back(), each.call->peer.name(),
-                        each.call->method, seconds(each.call->age),
-                        each.at_callee ? ", there " + std::string(to_string(each.at_callee->phase)) : "");
+  for (const waiting_node* const each : found.nodes) {
+    if (!workers.empty()) text += ", ";
+    text += each->text;
+    workers.push_back(each->worker);
   }
   all.push_back({finding::kind::cycle, text + ".", std::move(workers)});
+}
+
+// What keeps a worker from calling a collective, as far as it shows.
+std::string occupation(const group_index& of, const std::string& name) {
+  const observed& worker = *of.find(name);
+  const call_list calls = all_calls_of(worker);
+  const ferry::pending_collective_info* const begun = begun_within(worker, nanoseconds::max());
+  if (begun && (calls.empty() || begun->age > calls.front()->age))
+    return fmt::format("{} waits in {} for {}", name, describe(*begun), seconds_text(begun->age));
+  if (!calls.empty()) {
+    const ferry::pending_call_info& call = *calls.front();
+    return fmt::format("the oldest call of {} is '{}' to {}, for {}", name, call.method, call.peer.name(),
+                       seconds_text(call.age));
+  }
+  const auto& served = worker.snapshot->served_calls;
+  if (!served.empty())
+    return fmt::format("{} has served '{}' for {}", name, served.front().method, seconds_text(served.front().age));
+  return name + " waits in no call and no collective: it computes, or waits for something else";
+}
+
+// Of each group the one that waits longest: those behind it wait for it.
+void add_collectives(std::vector<finding>& all, const group_index& of, const std::vector<waiting_collective>& waiting) {
+  std::set<std::uint64_t> groups;
+  std::size_t told = 0;
+  for (const waiting_collective& each : waiting) {
+    if (each.missing.empty() && each.unknown.empty() && each.without.empty()) continue;
+    if (each.what->group_id != 0 && !groups.insert(each.what->group_id).second) continue;
+    if (++told > most_collectives) return;
+    std::string text = fmt::format("{} waits at {} for {}", describe(*each.what), names_text(each.waiting),
+                                   seconds_text(each.what->age));
+    std::string_view separator = ": ";
+    const auto add = [&](const std::vector<std::string>& names, std::string_view one, std::string_view many) {
+      if (names.empty()) return;
+      text += fmt::format("{}{} {}", separator, names_text(names), names.size() == 1 ? one : many);
+      separator = ", ";
+    };
+    add(each.missing, "has not called it", "have not called it");
+    add(each.unknown, "could not be asked", "could not be asked");
+    add(each.without, "does not have the group any more", "do not have the group any more");
+    if (!each.missing.empty() && of.find(each.missing.front())) text += "; " + occupation(of, each.missing.front());
+    std::vector<std::string> workers = each.missing;
+    if (workers.empty()) workers = each.unknown.empty() ? each.without : each.unknown;
+    all.push_back({finding::kind::collective, text + ".", std::move(workers)});
+  }
 }
 
 }  // namespace
@@ -370,6 +212,7 @@ std::string to_string(finding::kind what) {
   switch (what) {
     case finding::kind::oldest_call: return "oldest_call";
     case finding::kind::cycle: return "cycle";
+    case finding::kind::collective: return "collective";
     case finding::kind::bottleneck: return "bottleneck";
     case finding::kind::slow_worker: return "slow_worker";
     case finding::kind::not_answering: return "not_answering";
@@ -389,9 +232,14 @@ diagnosis diagnose(const observation& of, nanoseconds older_than) {
   std::stable_sort(result.waiting.begin(), result.waiting.end(),
                    [](const waiting_call& a, const waiting_call& b) { return a.call->age > b.call->age; });
   put_outermost_first(result.waiting);
+  std::copy_if(index.collectives().begin(), index.collectives().end(), std::back_inserter(result.collectives),
+               [&](const waiting_collective& each) { return each.what->age >= older_than; });
+  std::stable_sort(result.collectives.begin(), result.collectives.end(),
+                   [](const auto& a, const auto& b) { return a.what->age > b.what->age; });
   add_missing(result.findings, of);
   add_oldest_call(result.findings, index, result.waiting);
-  add_cycle(result.findings, index, result.waiting);
+  add_collectives(result.findings, index, result.collectives);
+  add_cycle(result.findings, index, result.waiting, older_than);
   add_bottleneck(result.findings, index, result.waiting, older_than);
   add_slow_worker(result.findings, index);
   return result;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "group_index.hpp"
 #include "observation.hpp"
 
 namespace ferry_top {
@@ -19,7 +20,7 @@ struct waiting_call {
 };
 
 struct finding {
-  enum class kind { oldest_call, cycle, bottleneck, slow_worker, not_answering, lost };
+  enum class kind { oldest_call, collective, cycle, bottleneck, slow_worker, not_answering, lost };
   kind what{};
   std::string text;                  ///< whole sentences
   std::vector<std::string> workers;  ///< that it is about, the ones to look at first
@@ -29,8 +30,10 @@ struct finding {
 struct diagnosis {
   /// The calls of all workers that wait for at least `older_than`, the oldest first.
   std::vector<waiting_call> waiting;
-  /// Lost workers and those that do not answer; the oldest call that waits, with the calls that it waits for; the shortest
-  /// cycle of workers that wait for each other; the worker at which most of the oldest calls end; a worker whose handlers take
+  /// The collectives that wait for as long, the longest wait first.
+  std::vector<waiting_collective> collectives;
+  /// Lost workers and those that do not answer; the oldest call that waits, with the calls that it waits for;
+  /// collectives that wait for members that have not called them; the shortest cycle of workers that wait for each other; the worker at which most of the oldest calls end; a worker whose handlers take
   /// much longer than those of the others, if the look has events.
   std::vector<finding> findings;
 };

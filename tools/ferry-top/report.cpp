@@ -229,6 +229,16 @@ std::string table(const observation& before, const observation& now, const diagn
              '\n';
     }
   }
+  if (!found.collectives.empty()) {
+    out += fmt::format("\ncollectives that wait for {:.3g} s or longer: {}\n", seconds(older_than).count(),
+                       found.collectives.size());
+    for (std::size_t i = 0; i != std::min(found.collectives.size(), most_calls_shown); ++i) {
+      const waiting_collective& each = found.collectives[i];
+      out += fmt::format("  {:>8}  {}  at {} of {}{}\n", age_text(each.what->age), one_line(describe(*each.what)),
+                         each.waiting.size(), each.what->members.size(),
+                         each.missing.empty() ? "" : "; not called by " + names_text(each.missing));
+    }
+  }
   if (!found.findings.empty()) {
     out += '\n';
     for (const finding& each : found.findings) out += one_line(each.text) + '\n';
@@ -253,6 +263,15 @@ std::string summary_json(const observation& before, const observation& now, cons
         separator, each.call->id, json_text(each.caller->who.who.name()), json_text(each.call->peer.name()),
         json_text(each.call->method), each.call->age.count(), json_text(to_string(each.call->phase)),
         each.at_callee ? json_text(to_string(each.at_callee->phase)) : "null");
+    separator = ",\n  ";
+  }
+  out += R"(], "collectives": [)";
+  separator = "\n  ";
+  for (const waiting_collective& each : found.collectives) {
+    out += fmt::format(
+        R"({}{{"operation": {}, "group": {}, "number": {}, "age_ns": {}, "waiting": {}, "missing": {}, "not_asked": {}}})",
+        separator, json_text(each.what->operation), json_text(each.what->group), each.what->number,
+        each.what->age.count(), json_names(each.waiting), json_names(each.missing), json_names(each.unknown));
     separator = ",\n  ";
   }
   out += R"(], "findings": )" + json_findings(found) + "}\n";
@@ -291,6 +310,7 @@ std::string dump_json(const observation& of, const diagnosis& found) {
       };
       for (auto& call : aligned_one.pending_calls) move(call.until);
       for (auto& call : aligned_one.served_calls) move(call.until);
+      for (auto& one : aligned_one.pending_collectives) move(one.until);
     }
     out += separator;
     out += to_json(aligned_one);

@@ -5,18 +5,20 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
 namespace ferry::inline v0 {
 
 enum class range_kind : std::uint8_t {
-  user,       ///< of the program
-  operation,  ///< on tensors
-  autograd,   ///< a pass, or one of its messages
-  call,       ///< of another worker, at its caller: until the reply was handled
-  handler,    ///< of a request, at its callee: until it has a result
-  wait,       ///< of a thread, for what others do
+  user,        ///< of the program
+  operation,   ///< on tensors
+  autograd,    ///< a pass, or one of its messages
+  call,        ///< of another worker, at its caller: until the reply was handled
+  handler,     ///< of a request, at its callee: until it has a result
+  wait,        ///< of a thread, for what others do
+  collective,  ///< of several workers, at one of them: until it has ended there
 };
 
 /// What a range is. Has static storage duration: recorders keep its address.
@@ -54,11 +56,25 @@ struct open_range {
   open_range* outer = nullptr;  ///< the one around it on this thread
 };
 
+/// A range that is being recorded, and that may end on another thread than the one that has begun it. One that is destroyed before its
+/// end is not recorded.
+class recorded_span {
+ public:
+  recorded_span() = default;
+  virtual ~recorded_span() = default;
+  recorded_span(const recorded_span&) = delete;
+  recorded_span& operator=(const recorded_span&) = delete;
+  /// Once. `call`: a number that it has at all workers that take part, and no other one of that name; 0: none. `details` may be null.
+  virtual void end(std::uint64_t call, const range_details* details, bool failed) noexcept = 0;
+};
+
 /// What sees ranges. Constant: it is never destroyed.
 struct range_sink {
   /// Leaves `range` as it is if nothing records on this thread; otherwise sets its sink.
   void (*begin)(open_range& range) noexcept;
   void (*end)(open_range& range, const range_details* details, bool failed) noexcept;
+  /// Null: nothing records it.
+  std::unique_ptr<recorded_span> (*begin_span)(std::string_view name, range_kind kind, std::int32_t node) noexcept;
 };
 
 extern std::atomic<const range_sink*> range_sink_in_use;
@@ -67,6 +83,11 @@ extern std::atomic<const range_sink*> range_sink_in_use;
 [[nodiscard]] inline bool ranges_watched() noexcept {
   return range_sink_in_use.load(std::memory_order_relaxed) != nullptr;
 }
+
+/// Begins here, as a part of what the calling thread does, at the worker of that id. Null: nothing records it. Ask ranges_watched()
+/// first.
+[[nodiscard]] std::unique_ptr<recorded_span> begin_span(std::string_view name, range_kind kind,
+                                                        std::int32_t node) noexcept;
 
 /// One run of the code of its scope. An exception that leaves the scope marks it as failed.
 class traced_range {

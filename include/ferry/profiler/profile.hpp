@@ -26,13 +26,15 @@ struct event {
   bool remote = false;       ///< came with the reply to a call
   bool failed = false;       ///< ended with an exception or an error
   std::uint32_t thread = 0;  ///< of the system, where it ended
+  /// Where it began, if that was another one, as of asynchronous calls and collectives, and of some handlers; 0: the same.
+  std::uint32_t began_thread = 0;
   std::uint64_t number = 0;  ///< unique in the profile, from 1
   std::uint64_t parent = 0;  ///< the number of the event that it is part of; 0: none
   std::int64_t began_ns = 0;
   std::int64_t ended_ns = 0;
   std::int32_t peer = -1;  ///< calls: the id of the worker that is called; handlers: of the one that calls
   /// Calls that were answered, and handlers: a number that the call has between these two workers, at the same time for no other.
-  /// Zero: not known, as of all that came with replies.
+  /// Collectives: a number that it has at all members. Zero: not known, as of all calls and handlers that came with replies.
   std::uint64_t call = 0;
   std::int64_t queued_ns = 0;       ///< handlers: from the arrival of the request until it began
   std::int64_t uncertainty_ns = 0;  ///< remote events: how far off both times may be, together
@@ -45,11 +47,12 @@ struct event {
   std::optional<std::chrono::nanoseconds> device_time = {};
 
   [[nodiscard]] std::int64_t duration_ns() const noexcept { return ended_ns - began_ns; }
+  [[nodiscard]] std::uint32_t thread_of_begin() const noexcept { return began_thread == 0 ? thread : began_thread; }
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(name, kind, node, remote, failed, thread, number, parent, began_ns, ended_ns, queued_ns, uncertainty_ns,
-            shapes, bytes, error, peer, call);
+    archive(name, kind, node, remote, failed, thread, began_thread, number, parent, began_ns, ended_ns, queued_ns,
+            uncertainty_ns, shapes, bytes, error, peer, call);
     std::int64_t place = device ? static_cast<std::int64_t>(device->kind) << 32 | device->index : -1;
     std::int64_t time = device_time ? device_time->count() : -1;
     archive(place, time);

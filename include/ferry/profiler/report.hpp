@@ -35,12 +35,16 @@ struct metadata_key {
 struct worker_share {
   std::int32_t node = -1;
   std::int64_t compute_ns = 0;  ///< in handlers, ranges, operations and passes, and not in what these wait for
-  /// Of calls that its threads waited for: under way, encoded and decoded. Of asynchronous ones the time in which nothing else was recorded
-  /// within the same event, shared by those that were under way.
+  /// Of calls that its threads waited for: under way, encoded and decoded; of collectives from the time on when all members had called
+  /// them. Of asynchronous ones the time in which nothing else was recorded within the same event, shared by those that were under way.
   std::int64_t communication_ns = 0;
-  std::int64_t waiting_ns = 0;   ///< of the same calls: their handlers run
+  /// Of the same calls: their handlers run; of the same collectives: members have not called them. And of threads that wait for what
+  /// no call or collective within the same event explains.
+  std::int64_t waiting_ns = 0;
   std::int64_t queueing_ns = 0;  ///< requests at this worker waited until their handlers began
   std::int64_t idle_ns = 0;      ///< of the profile's time: nothing of it ran at this worker
+  /// For how long others waited in collectives for this worker alone: it called them last, that much later than the last but one.
+  std::int64_t held_up_ns = 0;
   std::uint64_t events = 0;
 };
 
@@ -54,9 +58,9 @@ struct summary {
 [[nodiscard]] summary summarise(const profile& from);
 enum class path_time : std::uint8_t {
   compute,        ///< in handlers, ranges, operations and passes
-  communication,  ///< of a call: under way, encoded and decoded
+  communication,  ///< of a call: under way, encoded and decoded; of a collective: all members had called it
   queueing,       ///< a request waited at its callee until its handler began
-  waiting,        ///< a thread waited for a pass, and no event says for what
+  waiting,        ///< a thread waited, and no event says for what; of collectives: for members that had not called them
 };
 
 struct path_step {
@@ -73,7 +77,8 @@ struct path_step {
 /// for it is taken for granted, and not known of calls whose results are fetched later. Throws errc::invalid_argument if there is no
 /// event of that number.
 [[nodiscard]] std::vector<path_step> critical_path(const profile& from, std::uint64_t of);
-/// Of the events that are part of no other, the first of the longest; null: there are none.
+/// Of the events that are part of no other, the first of the longest; null: there are none. Ranges, passes, operations and calls come
+/// before handlers, whose calls were made elsewhere, and these before collectives and waits.
 [[nodiscard]] const event* longest_event(const profile& from) noexcept;
 
 /// Three tables for people: the workers, events by name with their number, total, own and longest times, and where the time of the

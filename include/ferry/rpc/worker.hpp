@@ -104,6 +104,9 @@ class worker {
   [[nodiscard]] std::vector<pending_call_info> pending_calls() const;
   /// The requests that this worker has received and not answered yet, oldest first. A snapshot.
   [[nodiscard]] std::vector<served_call_info> served_calls() const;
+  /// The collectives that this worker has begun and that have not ended, oldest first, and the barriers and gathers for which it
+  /// collects. A snapshot.
+  [[nodiscard]] std::vector<pending_collective_info> pending_collectives() const;
   /// The traffic between this worker and each peer that it has communicated with, including itself, ordered by id.
   [[nodiscard]] std::vector<peer_traffic> traffic() const;
 

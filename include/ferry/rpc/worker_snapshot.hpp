@@ -34,7 +34,7 @@ struct snapshot_route {
   std::string description = {};  ///< of the connection
 };
 
-/// Value type. The times in `pending_calls` and `served_calls` are those of the moment `steady_ns`.
+/// Value type. The ages of calls and collectives are those of the moment `steady_ns`.
 struct worker_snapshot {
   std::string reason = {};  ///< why it was made: "asked for", "timeout", ...
   worker_info worker = {};
@@ -45,6 +45,8 @@ struct worker_snapshot {
   std::int64_t steady_ns = 0;                         ///< the same moment on the steady clock of the worker's machine
   std::vector<pending_call_info> pending_calls = {};  ///< oldest first, as `served_calls`
   std::vector<served_call_info> served_calls = {};
+  std::vector<pending_collective_info> pending_collectives = {};  ///< oldest first
+  std::vector<group_progress_info> groups = {};                   ///< the process_groups that it has handles of
   std::vector<peer_traffic> traffic = {};
   std::vector<snapshot_route> routes = {};  ///< to the peers in `traffic`
   std::vector<std::pair<std::string, std::string>> debug_info = {};
@@ -57,7 +59,8 @@ struct worker_snapshot {
 
 /// What a worker did last, by the file that it recorded its events in (worker_config::flight_directory) and that a process
 /// which was killed has left behind. `pending_calls` and `served_calls` are those whose end was not recorded: without
-/// deadlines, routes and silences, and with the phases that the events suggest. There is no traffic and no debug_info. `time`
+/// deadlines, routes and silences, and with the phases that the events suggest. There are no collectives and groups, no traffic and no
+/// debug_info. `time`
 /// and `steady_ns` are those of the last event. The file of a worker that still runs can be read, too; events that are being
 /// written meanwhile are missing. Throws errc::malformed for a file that is damaged, cut short, or another one,
 /// errc::version_mismatch for one of another release, errc::system_failure if it cannot be read. Thread-safe.

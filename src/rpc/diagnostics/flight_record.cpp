@@ -69,6 +69,9 @@ worker_snapshot worker_core::snapshot(std::string reason, bool with_events) cons
   const auto now = clock::now();
   result.pending_calls = pending_calls(now);
   result.served_calls = served_calls(now);
+  collectives_of_worker groups = collectives(now);
+  result.pending_collectives = std::move(groups.pending);
+  result.groups = std::move(groups.groups);
   result.traffic = agent_->inspection().traffic();
   for (const peer_traffic& each : result.traffic) {
     try {

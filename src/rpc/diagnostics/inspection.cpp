@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "../methods/method_table.hpp"
 #include "../references/table/reference_table.hpp"
@@ -49,6 +50,18 @@ std::string to_string(const served_call_info& call) {
   return fmt::format("{} of '{}' by {}: {} since {}, {}, {} bytes{}", which, call.method, to_string(call.caller),
                      to_string(call.phase), detail::seconds_text(call.age), detail::time_left(call.until), call.bytes,
                      call.unwanted ? ", no longer wanted" : "");
+}
+
+std::string to_string(const pending_collective_info& collective) {
+  std::string text = collective.operation;
+  if (collective.group_id == 0) {
+    text += fmt::format(" {} of {} workers", collective.number, collective.members.size());
+  } else {
+    text += fmt::format(", collective {} of group '{}'", collective.number, collective.group);
+  }
+  text += fmt::format(": since {}, {}", detail::seconds_text(collective.age), detail::time_left(collective.until));
+  if (!collective.missing.empty()) text += "; not called by " + fmt::format("{}", fmt::join(collective.missing, ", "));
+  return text;
 }
 
 namespace detail {

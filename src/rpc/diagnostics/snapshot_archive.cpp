@@ -31,6 +31,15 @@ void archive_members(Archive& archive, served_call_info& call) {
   archive(call.id, call.method, call.caller, call.phase, call.age, call.until, call.bytes, call.one_way, call.unwanted);
 }
 template <class Archive>
+void archive_members(Archive& archive, pending_collective_info& one) {
+  archive(one.operation, one.group, one.group_id, one.channel, one.number, one.members, one.age, one.until,
+          one.missing);
+}
+template <class Archive>
+void archive_members(Archive& archive, group_progress_info& group) {
+  archive(group.id, group.name, group.begun);
+}
+template <class Archive>
 void archive_members(Archive& archive, peer_traffic& peer) {
   archive(peer.peer, peer.calls, peer.errors, peer.served, peer.bytes_sent, peer.bytes_received);
 }
@@ -46,7 +55,8 @@ void archive_members(Archive& archive, recorded_event& event) {
 template <class Archive>
 void archive_members(Archive& archive, worker_snapshot& all) {
   archive(all.reason, all.worker, all.incarnation.value, all.process, all.process_mark, all.time, all.steady_ns,
-          all.pending_calls, all.served_calls, all.traffic, all.routes, all.debug_info, all.events_so_far, all.events);
+          all.pending_calls, all.served_calls, all.pending_collectives, all.groups, all.traffic, all.routes,
+          all.debug_info, all.events_so_far, all.events);
 }
 
 template <class T>
@@ -78,7 +88,7 @@ void load(Archive& archive, deadline& until) {
 namespace detail {
 namespace {
 
-constexpr std::uint32_t snapshot_format = 1;
+constexpr std::uint32_t snapshot_format = 2;
 
 // Times and durations are within 146 years, so that differences are numbers, too; clocks count from 0.
 constexpr std::int64_t most_ns = std::int64_t{1} << 62U;
@@ -101,6 +111,8 @@ void check_snapshot(const worker_snapshot& all) {
     check(is_time(each.age.count()) && is_deadline(each.until), "times of a request");
     check(each.phase <= served_phase::later, "a phase of a request");
   }
+  for (const pending_collective_info& each : all.pending_collectives)
+    check(is_time(each.age.count()) && is_deadline(each.until), "times of a collective");
   for (const recorded_event& each : all.events) check(is_time(each.steady_ns), "the time of an event");
 }
 

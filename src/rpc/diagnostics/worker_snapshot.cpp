@@ -43,6 +43,24 @@ std::string json_of(const served_call_info& call, std::int64_t now_ns) {
       json_time_left(call.until, now_ns), call.bytes, call.one_way, call.unwanted);
 }
 
+std::string json_of(const std::vector<std::string>& names) {
+  std::string out = "[";
+  for (const std::string& each : names) out += (out.size() == 1 ? "" : ", ") + json_text(each);
+  return out + ']';
+}
+
+std::string json_of(const pending_collective_info& one, std::int64_t now_ns) {
+  return fmt::format(
+      R"({{"operation": {}, "group": {}, "group_id": "{:x}", "channel": {}, "number": {}, "members": {}, "age_ns": {}, "time_left_ns": {}, "missing": {}}})",
+      json_text(one.operation), json_text(one.group), one.group_id, one.channel, one.number, json_of(one.members),
+      one.age.count(), json_time_left(one.until, now_ns), json_of(one.missing));
+}
+
+std::string json_of(const group_progress_info& group, std::int64_t) {
+  return fmt::format(R"({{"group_id": "{:x}", "name": {}, "begun": {}}})", group.id, json_text(group.name),
+                     group.begun);
+}
+
 std::string json_of(const peer_traffic& peer, std::int64_t) {
   return fmt::format(
       R"({{"peer": {}, "calls": {}, "errors": {}, "served": {}, "bytes_sent": {}, "bytes_received": {}}})",
@@ -88,6 +106,8 @@ std::string to_json(const worker_snapshot& of) {
       detail::moment(of.time), of.steady_ns);
   detail::append_list(out, "pending_calls", of.pending_calls, of.steady_ns);
   detail::append_list(out, "served_calls", of.served_calls, of.steady_ns);
+  detail::append_list(out, "pending_collectives", of.pending_collectives, of.steady_ns);
+  detail::append_list(out, "groups", of.groups, of.steady_ns);
   detail::append_list(out, "traffic", of.traffic, of.steady_ns);
   detail::append_list(out, "routes", of.routes, of.steady_ns);
   out += R"(, "debug_info": {)";

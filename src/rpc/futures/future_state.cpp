@@ -2,15 +2,19 @@
 
 #include <cassert>
 #include <cstdint>
+#include <optional>
 
 #include <ferry/base/detail/futex.hpp>
 #include <ferry/base/log.hpp>
+#include <ferry/base/traced_range.hpp>
 
 #include "../../transport/reactor/held_output.hpp"
 #include "../../transport/reactor/io_threads.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
+
+constexpr range_description future_wait{"future::wait", range_kind::wait};
 
 // Marks a list that takes no more continuations. Only its address is used.
 work closed_marker;
@@ -159,7 +163,10 @@ bool future_state_base::wait_slow(deadline until) {
   check_not_forked();  // no thread completes it here, and connections that would be read belong to the parent process
   run_queued(queued);  // the awaited item may be queued on this thread
   held_output::release();
-  if (!ready()) help_wait(until);
+  if (ready()) return true;
+  std::optional<traced_range> waiting;
+  if (ranges_watched() && !until.expired()) waiting.emplace(future_wait);
+  help_wait(until);
   if (ready()) return true;
   if (until.expired()) return false;
   const blocking_scope blocking;

@@ -30,9 +30,8 @@ void attachments::add_of_library(std::shared_ptr<worker_attachment> state) { lib
 std::shared_ptr<worker_attachment> attachments::find_or_make(worker_core& worker, const void* key,
                                                              std::string_view name, attachment_maker make) {
   const auto known = [&]() -> std::shared_ptr<worker_attachment> {
+    if (auto state = find(key)) return state;
     const std::lock_guard lock(mutex_);
-    const auto found = std::find_if(others_.begin(), others_.end(), [&](const entry& each) { return each.key == key; });
-    if (found != others_.end()) return found->state;
     if (closed_) throw_closed(worker, name);
     return nullptr;
   };
@@ -63,6 +62,12 @@ void attachments::throw_closed(const worker_core& worker, std::string_view name)
 std::shared_ptr<worker_attachment> attachments::at(std::size_t index) const noexcept {
   const std::lock_guard lock(mutex_);
   return index < others_.size() ? others_[index].state : nullptr;
+}
+
+std::shared_ptr<worker_attachment> attachments::find(const void* key) const noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(others_.begin(), others_.end(), [&](const entry& each) { return each.key == key; });
+  return found == others_.end() ? nullptr : found->state;
 }
 
 void attachments::on_member_event(const member_event& event) const noexcept {

@@ -26,6 +26,13 @@ class attachments {
   std::shared_ptr<worker_attachment> find_or_make(worker_core& worker, const void* key, std::string_view name,
                                                   attachment_maker make);
 
+  /// Null: there is none.
+  [[nodiscard]] std::shared_ptr<worker_attachment> find(const void* key) const noexcept;
+  template <class T>
+  [[nodiscard]] std::shared_ptr<T> find(const attached_key<T>& key) const noexcept {
+    return std::static_pointer_cast<T>(find(static_cast<const void*>(&key)));
+  }
+
   void on_member_event(const member_event& event) const noexcept;
   void on_member_end(worker_id id, incarnation_id incarnation) const noexcept;
   void on_group_quiet(deadline until, bool alone) const noexcept;

@@ -218,6 +218,7 @@ void worker::on_peer_lost(std::function<void(const worker_info& who, const std::
 bool worker::fenced() const { return core()->fenced(); }
 std::vector<pending_call_info> worker::pending_calls() const { return core()->pending_calls(); }
 std::vector<served_call_info> worker::served_calls() const { return core()->served_calls(); }
+std::vector<pending_collective_info> worker::pending_collectives() const { return core()->collectives().pending; }
 std::vector<peer_traffic> worker::traffic() const { return core()->agent_unchecked().inspection().traffic(); }
 namespace detail {
 namespace {

@@ -25,6 +25,7 @@
 #include <ferry/rpc/worker_snapshot.hpp>
 #include <ferry/store/store.hpp>
 
+#include "../diagnostics/collective_sources.hpp"
 #include "../diagnostics/flight_observer.hpp"
 #include "../diagnostics/flight_recorder.hpp"
 #include "../pipeline/attachments.hpp"
@@ -77,6 +78,8 @@ class worker_core final : public executor, public request_handler, public std::e
   /// Ages are those at `now`: a call that a handler has made is younger than the request.
   [[nodiscard]] std::vector<pending_call_info> pending_calls(clock::time_point now = clock::now()) const;
   [[nodiscard]] std::vector<served_call_info> served_calls(clock::time_point now = clock::now()) const;
+  /// The same of collectives: what the floor of groups tells of them (collective_sources.cpp).
+  [[nodiscard]] collectives_of_worker collectives(clock::time_point now = clock::now()) const;
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> debug_info() const;
   void add_debug_info(std::string_view provider, std::vector<debug_figure> figures);
   [[nodiscard]] flight_recorder& recorder() noexcept { return recorder_; }
@@ -95,6 +98,7 @@ class worker_core final : public executor, public request_handler, public std::e
   [[nodiscard]] std::unique_ptr<carried_handles> carry(const call_target& to);
   /// State of other floors and rooms for this worker.
   [[nodiscard]] detail::attachments& attached() noexcept { return attached_; }
+  [[nodiscard]] const detail::attachments& attached() const noexcept { return attached_; }
 
   using member_observer = std::function<void(const member_event& event)>;
   /// Reports all later events, the present members as joined, and earlier losses; on request, earlier leaves, too. Of

@@ -37,9 +37,14 @@ std::vector<debug_figure> figures_of(const reference_client& client) {
           figure("num_pending_children", [](const counts& from) -> std::uint64_t { return from.pending_children; }),
           figure("num_pending_users", [](const counts& from) -> std::uint64_t { return from.pending_users; }),
           figure("num_users", [](const counts& from) -> std::uint64_t { return from.users; }),
-          {"num_pending_futures", [&client] {
+          {"num_pending_futures",
+           [&client] {
              const reference_table* own = client.made();
              return std::to_string(own ? own->unanswered_controls() : 0);
+           }},
+          {"num_repeated_reference_messages", [&client] {
+             const reference_table* own = client.made();
+             return std::to_string(own ? own->repeated_controls() : 0);
            }}};
 }
 

@@ -136,7 +136,9 @@ void reference_table::send_controls() noexcept {
         call->reaches_leaving = true;  // a leaving worker may need these controls before it can terminate
         call->batch.from = self_.incarnation;
         call->batch.to = due->first.incarnation;
+        const bool again = due->second.failures() != 0;
         due->second.begin(call->batch.controls);
+        if (again) repeated_controls_ += call->batch.controls.size();
       } catch (const std::bad_alloc&) {
         due->second.failed(now);
         arm(due->second.due_at());

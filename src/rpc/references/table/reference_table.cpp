@@ -362,6 +362,11 @@ std::size_t reference_table::unanswered_controls() const {
   return sum;
 }
 
+std::uint64_t reference_table::repeated_controls() const {
+  const std::lock_guard lock(mutex_);
+  return repeated_controls_;
+}
+
 std::uint64_t reference_table::loose_ends() const noexcept {
   const std::lock_guard lock(mutex_);
   const auto now = protocol_.figures();

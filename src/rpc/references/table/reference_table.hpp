@@ -115,6 +115,8 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
 
   [[nodiscard]] reference_protocol::counts figures() const;
   [[nodiscard]] std::size_t unanswered_controls() const;
+  /// How many were sent again, so far.
+  [[nodiscard]] std::uint64_t repeated_controls() const;
   /// Amount of work left for clean_up, as a number that is summed over the group; 0: none.
   [[nodiscard]] std::uint64_t loose_ends() const noexcept;
   /// The references that other workers still have, as text.
@@ -274,6 +276,7 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   std::map<held_fork, std::weak_ptr<reference_state>> forks_;
   std::map<peer_incarnation, reference_outbox> outboxes_;
   owned_control_call spare_call_;
+  std::uint64_t repeated_controls_ = 0;
   std::set<peer_incarnation> leaving_;  // and not terminated
   std::deque<watched> watched_;
   timer_id timer_ = timer_id::none;

@@ -189,6 +189,8 @@ TEST_CASE("references held by a temporarily unreachable peer stay valid, and are
     group.faults(0).cut("worker1");
   }
   await_figure(group[0], "num_pending_futures", "1");
+  while (group[0].debug_info("num_repeated_reference_messages") == "0") std::this_thread::yield();
+  CHECK(group[1].debug_info("num_repeated_reference_messages") == "0");
   CHECK(tracked::alive() == 1);
   group.faults(0).heal("worker1");
   check_no_references(group);
