@@ -296,6 +296,7 @@
 #include "rpc/worker/worker_core.cpp"
 
 // group/
+#include "group/algorithm_choice.cpp"
 #include "group/barrier.cpp"
 #include "group/collective_purpose.cpp"
 #include "group/gather_messages.cpp"
@@ -304,6 +305,8 @@
 #include "group/group_collective.cpp"
 #include "group/group_collective_nccl.cpp"
 #include "group/group_core.cpp"
+#include "group/group_failure.cpp"
+#include "group/group_making.cpp"
 #include "group/group_messages.cpp"
 #include "group/group_operations.cpp"
 #include "group/group_segment.cpp"
