@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -23,7 +21,9 @@
 #include <ferry/store/hash_store.hpp>
 
 #include "support/bare_member.hpp"
+#include "support/forged_group.hpp"
 #include "support/handlers.hpp"
+#include "support/members_in_process.hpp"
 #include "support/options.hpp"
 #include "support/process.hpp"
 #include "support/report.hpp"
@@ -157,91 +157,8 @@ void measure_processes(report& out, const options& chosen) {
 
 // ---------------------------------------------------------------- many workers in one process
 
-// Counts the workers' store operations.
-class counting_store final : public ferry::store {
- public:
-  counting_store(std::shared_ptr<ferry::hash_store> where, std::atomic<std::uint64_t>& requests)
-      : where_(std::move(where)), requests_(requests) {}
-  void close() noexcept override { where_->close(); }
-  [[nodiscard]] std::string describe() const override { return where_->describe(); }
-
- protected:
-  void do_set(std::string_view key, std::string_view value, ferry::deadline) override {
-    ++requests_;
-    where_->set(key, value);
-  }
-  std::vector<std::string> do_get(std::span<const std::string> keys, bool values, ferry::deadline until) override {
-    ++requests_;
-    if (values) return where_->get(keys, left(until));
-    where_->wait(keys, left(until));
-    return {};
-  }
-  std::optional<std::string> do_try_get(std::string_view key, ferry::deadline) override {
-    ++requests_;
-    return where_->try_get(key);
-  }
-  std::int64_t do_add(std::string_view key, std::int64_t delta, ferry::deadline) override {
-    ++requests_;
-    return where_->add(key, delta);
-  }
-  std::string do_compare_set(std::string_view key, std::string_view expected, std::string_view desired,
-                             ferry::deadline) override {
-    ++requests_;
-    return where_->compare_set(key, expected, desired);
-  }
-  bool do_erase(std::string_view key, ferry::deadline) override {
-    ++requests_;
-    return where_->erase(key);
-  }
-  std::vector<ferry::store_entry> do_list(std::string_view prefix, ferry::deadline) override {
-    ++requests_;
-    return where_->list(prefix);
-  }
-  std::size_t do_count(std::string_view prefix, ferry::deadline) override {
-    ++requests_;
-    return where_->count(prefix);
-  }
-  ferry::store_change do_wait_change(std::string_view key, std::uint64_t last, ferry::deadline until) override {
-    ++requests_;
-    return where_->wait_change(key, last, left(until));
-  }
-
- private:
-  static ferry::timeout left(ferry::deadline until) {
-    if (until.is_never()) return ferry::no_timeout;
-    return std::max(until.remaining(), std::chrono::nanoseconds(1));
-  }
-  const std::shared_ptr<ferry::hash_store> where_;
-  std::atomic<std::uint64_t>& requests_;
-};
-
-// Serves nothing, and counts the members it is notified of.
-class listener final : public ferry::request_handler {
- public:
-  void on_request(const std::shared_ptr<ferry::reply_channel>& channel, const ferry::worker_info&,
-                  ferry::inbound_message&& request) noexcept override {
-    channel->handled(request.payload.size());
-  }
-  void on_member_event(const ferry::member_event& event) noexcept override {
-    if (event.what != ferry::member_event::kind::joined) return;
-    const std::lock_guard lock(mutex_);
-    ++joined_;
-    changed_.notify_all();
-  }
-  [[nodiscard]] bool busy() const noexcept override { return false; }
-  void wait_for(int members) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return joined_ >= members; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int joined_ = 0;
-};
-
 struct simulated {
-  listener events;
+  member_listener events;
   std::unique_ptr<ferry::agent> agent;
 };
 
@@ -263,16 +180,16 @@ class simulated_group {
     config.transports = {"inproc"};
     simulated& own = (*this)[rank];
     own.agent = ferry::backend_list<ferry::native>::factories().front().init(
-        std::make_shared<counting_store>(content_->share(), requests_), config, config.options());
+        std::make_shared<counting_store>(content_->share(), traffic_), config, config.options());
     own.agent->join(own.events);
   }
-  [[nodiscard]] double requests_each() const { return static_cast<double>(requests_.load()) / size_; }
+  [[nodiscard]] double requests_each() const { return static_cast<double>(traffic_.requests.load()) / size_; }
 
  private:
   const int size_;
   const bool dynamic_;
   std::shared_ptr<ferry::hash_store> content_ = std::make_shared<ferry::hash_store>();
-  std::atomic<std::uint64_t> requests_{0};
+  store_traffic traffic_;
   std::vector<std::unique_ptr<simulated>> workers_;
 };
 
@@ -357,6 +274,8 @@ int main(int argc, char** argv) {
     measure_processes(out, chosen);
     for (const int size : {10, 100, 1000}) measure_static(out, chosen, size);
     for (const int size : {10, 100, 1000}) measure_dynamic(out, chosen, size);
+    for (const int size : {1000, 10'000}) measure_forged_static(out, chosen, size);
+    for (const int size : {1000, 10'000}) measure_forged_dynamic(out, chosen, size);
     return 0;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "startup: %s\n", e.what());

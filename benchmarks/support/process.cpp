@@ -14,6 +14,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/prctl.h>
@@ -140,6 +141,15 @@ double resident_kib(pid_t process) {
     if (word == "VmRSS:" && status >> kib) return kib;
   }
   throw std::runtime_error("the memory of a process cannot be read");
+}
+
+double allocated_kib() {
+#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
+  const struct mallinfo2 now = ::mallinfo2();
+  return static_cast<double>(now.uordblks + now.hblkhd) / 1024;
+#else
+  return resident_kib(0);
+#endif
 }
 
 descriptor_pair connected_sockets(const std::string& kind) { return kind == "tcp" ? tcp_sockets() : unix_sockets(); }

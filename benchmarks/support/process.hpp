@@ -46,6 +46,9 @@ descriptor connect_to(const std::string& path);
 double processor_seconds(pid_t process);
 /// The memory that a process has in use now, in KiB.
 double resident_kib(pid_t process);
+/// What this process has allocated and not freed, in KiB, where glibc tells; else as resident_kib(). Exact also where memory that was
+/// freed is used again.
+double allocated_kib();
 
 /// A TCP port of 127.0.0.1 that was free a moment ago.
 std::uint16_t free_port();
