@@ -326,7 +326,6 @@
 #include "group/staged_pieces.cpp"
 
 // profiler/
-#include "profiler/asynchronous.cpp"
 #include "profiler/certain_clocks.cpp"
 #include "profiler/chrome_trace.cpp"
 #include "profiler/collective_starts.cpp"
@@ -365,6 +364,7 @@
 #include "profiler/summary.cpp"
 #include "profiler/thread_store.cpp"
 #include "profiler/trace_parent.cpp"
+#include "profiler/waits.cpp"
 #include "profiler/worker_name.cpp"
 
 // device/, last: these include headers of CUDA

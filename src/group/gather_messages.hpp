@@ -21,6 +21,7 @@ struct gather_arrival {
   std::uint64_t type = 0;
   std::uint64_t limit_us = 0;  ///< the member's limit, for error texts; zero: none
   std::uint64_t left_us = 0;   ///< the time left of it; zero: no limit
+  std::string operation;       ///< what it is for, to be shown: "all_gather"
   serialized value;
 
   /// Not serialised. Released with the arrival, which is destroyed after its answer has been sent: its destructor is
@@ -29,7 +30,7 @@ struct gather_arrival {
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(members, round, counts, type, limit_us, left_us, value);
+    archive(members, round, counts, type, limit_us, left_us, operation, value);
   }
 };
 

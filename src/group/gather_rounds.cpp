@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 #include <ferry/base/log.hpp>
 
+#include "../base/printable.hpp"
 #include "../rpc/diagnostics/collective_sources.hpp"
 #include "../rpc/worker/worker_core.hpp"
 #include "../transport/reactor/time_limit.hpp"
@@ -21,6 +22,7 @@ namespace {
 constexpr std::size_t most_names = 8;     // in an error text
 constexpr std::size_t most_ended = 1024;  // completed rounds that are recorded while an earlier round is incomplete
 constexpr std::size_t many_sets = 1024;
+constexpr std::size_t most_operation = 32;         // bytes of its name
 constexpr std::chrono::seconds longest_update{5};  // of the member list, before a gather ends for a member that is gone
 
 // Whether another worker has the name of one that has left or was lost. Others may know it, and gather with it, before
@@ -234,6 +236,7 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
   waiting_member& member = own[from];
   member.value = arrival.value;
   member.type = arrival.type;
+  member.operation = printable(std::string_view(arrival.operation).substr(0, most_operation));
   member.limit_us = arrival.limit_us;
   member.until = until;
   member.answered = &arrival.answered;
@@ -330,7 +333,7 @@ void gather_rounds::describe_waiting(clock::time_point now, std::vector<pending_
     for (const auto& [number, round] : state.waiting) {
       if (round.members.empty()) continue;
       pending_collective_info& one = to.emplace_back();
-      one.operation = operation_of(round.members.begin()->second.type);
+      one.operation = round.members.begin()->second.operation;
       one.number = number;
       one.members = set;
       one.age = std::max(now - round.began, clock::duration{});

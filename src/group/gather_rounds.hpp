@@ -77,6 +77,7 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
     promise<gather_answer> answer;
     serialized value;
     std::uint64_t type = 0;
+    std::string operation;
     std::uint64_t limit_us = 0;
     deadline until;
     std::shared_ptr<time_limit> limit;  // ends the round

@@ -96,6 +96,7 @@ gathered_bytes gathering::run(std::uint64_t type, serialized value) {
   gather_arrival arrival;
   arrival.members = names_;
   arrival.type = type;
+  arrival.operation = operation_;
   arrival.value = std::move(value);
   timeout call_limit = no_timeout;
   if (!until_.is_never()) {
@@ -123,7 +124,7 @@ gathered_bytes gathering::run(std::uint64_t type, serialized value) {
     throw;
   }
   rounds->answered(names_, turn, answer.result->round);
-  if (recorded.span) [[unlikely]]
+  if (recorded.span && answer.result->error == 0) [[unlikely]]
     recorded.number = fingerprint(fmt::format("{} {}", fmt::join(names_, " "), answer.result->round)) | 1U;
   if (answer.result->error != 0) {
     const auto code = static_cast<errc>(answer.result->error);

@@ -323,7 +323,7 @@ std::uint64_t group_core::trace_number(const collective_key& key) const noexcept
 }
 
 void group_core::describe(clock::time_point now, collectives_of_worker& to) const {
-  to.groups.push_back({.id = facts_.id, .name = facts_.options.name, .begun = next_number()});
+  to.groups.push_back({.id = facts_.id, .name = facts_.options.name, .members = facts_.names, .begun = next_number()});
   std::vector<std::shared_ptr<group_collective>> open;  // outlives the lock: perhaps the last to know them
   {
     const std::lock_guard lock(mutex_);
@@ -331,15 +331,20 @@ void group_core::describe(clock::time_point now, collectives_of_worker& to) cons
   }
   for (const auto& each : open) {
     pending_collective_info& one = to.pending.emplace_back();
-    one.operation = to_string(each->signature());
     one.group = facts_.options.name;
     one.group_id = facts_.id;
     one.channel = each->key().channel;
     one.number = each->key().sequence;
-    if (one.channel == collective_key::all) {
-      one.members = facts_.names;
-    } else {
-      one.members = {name_of(one.channel / size()), name_of(one.channel % size())};
+    one.operation = to_string(each->signature());
+    if (one.channel != collective_key::all) {
+      const int from = one.channel / size();
+      const int to_rank = one.channel % size();
+      one.members = {name_of(from), name_of(to_rank)};
+      collective_signature of_message = each->signature();
+      of_message.root = -1;  // the other end
+      if (to_rank == rank()) of_message.op = collective::receive;
+      one.operation = fmt::format("{} {} {}", to_string(of_message), to_rank == rank() ? "from" : "to",
+                                  name_of(to_rank == rank() ? from : to_rank));
     }
     one.age = std::max(now - each->began(), clock::duration{});
     one.until = each->until();

@@ -72,7 +72,8 @@ std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker
   }
   std::random_device source;
   const std::uint64_t proposal = (static_cast<std::uint64_t>(source()) << 32U) | source();
-  const auto all = all_gather_at(worker, std::vector<std::uint64_t>{proposal, agreed}, members(facts.names), left());
+  const auto all = all_gather_at(worker, std::vector<std::uint64_t>{proposal, agreed}, members(facts.names), left(),
+                                 "process_group");
   for (const auto& [name, contribution] : all) {
     if (contribution.size() != 2 || contribution[1] != agreed) {
       throw_error(errc::group_mismatch,

@@ -51,7 +51,7 @@ segment_agreement agree_on_segment(const std::shared_ptr<worker_core>& worker, c
                                    deadline until) {
   const auto layout = segment_layout::make(static_cast<int>(facts.names.size()), facts.options.shared_bytes);
   const auto gather = [&](std::vector<std::string> own) {
-    return all_gather_at(worker, std::move(own), members(facts.names), segment_time_left(until));
+    return all_gather_at(worker, std::move(own), members(facts.names), segment_time_left(until), "process_group");
   };
   // The reason of the first that has one.
   const auto first_reason = [](const auto& said) -> std::string {

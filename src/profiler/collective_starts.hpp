@@ -2,13 +2,14 @@
 
 // When all members of each collective had called it.
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
-#include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include <ferry/profiler/profile.hpp>
+
+#include "waits.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -18,20 +19,16 @@ class collective_starts {
   explicit collective_starts(const profiler::profile& from);
   /// When the last member called the collective that this is an event of; its beginning, if that is not known.
   [[nodiscard]] std::int64_t of(const profiler::event& which) const noexcept;
-  /// By worker: for how long others waited for it alone.
-  [[nodiscard]] std::map<std::int32_t, std::int64_t> held_up() const;
+  /// By worker: for how long another one waited for it alone, of those of each collective the longest.
+  [[nodiscard]] std::map<std::int32_t, std::int64_t> held_up(const wait_index& waits) const;
 
  private:
   struct start {
-    std::int64_t last_ns = 0;
-    std::int64_t before_ns = 0;  // of the last but one; without one the same
-    std::int32_t last = -1;
-    std::size_t members = 1;  // that tell of it
+    const profiler::event* last = nullptr;
+    std::int64_t before_ns = 0;  // when the last but one was called; without one the same
+    std::vector<const profiler::event*> all;
   };
   std::unordered_map<std::uint64_t, start> starts_;  // by the number of the collective
 };
-
-/// What part of the event lies before that moment.
-[[nodiscard]] std::int64_t time_until(const profiler::event& of, std::int64_t at_ns) noexcept;
 
 }  // namespace ferry::inline v0::detail

@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 #include <ferry/base/error.hpp>
 
-#include "asynchronous.hpp"
 #include "collective_starts.hpp"
+#include "waits.hpp"
 
 namespace ferry::inline v0 {
 namespace detail {
@@ -23,10 +23,11 @@ class path_finder {
   using path_time = profiler::path_time;
 
  public:
-  explicit path_finder(const profiler::profile& from) : all_called_(from) {
-    const event_owners owners(from);
-    for (const event& each : from.events)
-      (each.kind == range_kind::wait ? waits_ : children_)[owners.of(each)].push_back(&each);
+  explicit path_finder(const profiler::profile& from) : all_called_(from), index_(from) {
+    for (const event& each : from.events) {
+      if (index_.hold_of(each) == hold::none) continue;  // its result was there when it was fetched
+      (each.kind == range_kind::wait ? waits_ : children_)[index_.owner_of(each)].push_back(&each);
+    }
     const auto last_first = [](const event* a, const event* b) {
       return a->ended_ns != b->ended_ns ? a->ended_ns > b->ended_ns : a->number < b->number;
     };
@@ -41,13 +42,13 @@ class path_finder {
       part& at = open_.back();
       const event* const next = last_before(at);
       if (!next) {
-        add_own(*at.of, at.from, at.until);
+        add_own(at, at.from, at.until);
         open_.pop_back();
         continue;
       }
       const std::int64_t until = std::min(next->ended_ns, at.until);
       const std::int64_t from = std::max(asked_at(*next), at.from);
-      add_own(*at.of, until, at.until);
+      add_own(at, until, at.until);
       at.until = from;
       enter(*next, from, until);
     }
@@ -62,14 +63,17 @@ class path_finder {
     std::int64_t until;
     const std::vector<const event*>* children;
     std::size_t next;
+    const std::vector<const event*>* waits;
+    std::size_t next_wait;
   };
 
   // When it could have begun: a request waits at its callee first.
   static std::int64_t asked_at(const event& which) noexcept { return which.began_ns - which.queued_ns; }
 
-  const std::vector<const event*>& children_of(const event& which) const {
-    const auto found = children_.find(which.number);
-    return found == children_.end() ? no_events() : found->second;
+  using lists = std::unordered_map<std::uint64_t, std::vector<const event*>>;
+  static const std::vector<const event*>& list_of(const lists& all, const event& which) {
+    const auto found = all.find(which.number);
+    return found == all.end() ? no_events() : found->second;
   }
   static const std::vector<const event*>& no_events() {
     static const std::vector<const event*> none;
@@ -78,7 +82,7 @@ class path_finder {
 
   void enter(const event& which, std::int64_t from, std::int64_t until) {
     entered_.insert(which.number);
-    open_.push_back({&which, from, until, &children_of(which), 0});
+    open_.push_back({&which, from, until, &list_of(children_, which), 0, &list_of(waits_, which), 0});
   }
 
   // What has not ended then was not waited for; only the end of a handler is known by another clock, and may be late. Children are in
@@ -88,52 +92,47 @@ class path_finder {
       const event& each = *(*at.children)[at.next++];
       if (entered_.contains(each.number)) continue;
       if (each.ended_ns > at.until && each.kind != range_kind::handler) continue;
-      if (ended_unawaited(each, *at.of)) continue;
       if (std::min(each.ended_ns, at.until) > std::max(asked_at(each), at.from)) return &each;
     }
     return nullptr;
-  }
-
-  // Whether it ended beside the thread's own work: its result was there when it was fetched. Where no thread waits, nothing tells; of
-  // to_here() neither, which may have held the thread.
-  bool ended_unawaited(const event& which, const event& within) const {
-    if (!is_asynchronous(which) || which.name.starts_with("to_here#")) return false;
-    const auto waits = waits_.find(within.number);
-    return waits != waits_.end() && std::none_of(waits->second.begin(), waits->second.end(), [&](const event* each) {
-             return each->began_ns <= which.ended_ns && which.ended_ns <= each->ended_ns;
-           });
   }
 
   void add(const event& which, path_time what, std::int64_t from, std::int64_t until) {
     if (until > from) steps_.push_back({which.number, which.node, what, from, until});
   }
 
-  // What no child accounts for.
-  void add_own(const event& which, std::int64_t from, std::int64_t until) {
+  // What no child accounts for. Each time of a part lies before the one that was added last.
+  void add_own(part& at, std::int64_t from, std::int64_t until) {
     if (until <= from) return;
+    const event& which = *at.of;
     if (which.kind == range_kind::call) return add(which, path_time::communication, from, until);
+    if (which.kind == range_kind::wait) return add(which, path_time::waiting, from, until);
     if (which.kind == range_kind::collective) {
       const std::int64_t all_called = std::clamp(all_called_.of(which), from, until);
       add(which, path_time::communication, all_called, until);
       return add(which, path_time::waiting, from, all_called);
     }
     const std::int64_t began = std::clamp(which.began_ns, from, std::max(from, until));
-    const auto waits = waits_.find(which.number);
-    for (const event* each : waits == waits_.end() ? no_events() : waits->second) {
-      const std::int64_t end = std::min(each->ended_ns, until);
-      const std::int64_t begin = std::max(each->began_ns, began);
-      if (end <= begin) continue;
-      add(which, path_time::compute, end, until);
-      add(*each, path_time::waiting, begin, end);
-      until = begin;
+    for (; at.next_wait != at.waits->size(); ++at.next_wait) {
+      const event& each = *(*at.waits)[at.next_wait];
+      if (each.ended_ns <= began) break;
+      const std::int64_t end = std::min(each.ended_ns, until);
+      const std::int64_t begin = std::max(each.began_ns, began);
+      if (end > begin) {
+        add(which, path_time::compute, end, until);
+        add(each, path_time::waiting, begin, end);
+        until = begin;
+      }
+      if (each.began_ns < began) break;  // goes on before that
     }
     add(which, path_time::compute, began, until);
     add(which, path_time::queueing, from, began);
   }
 
   const collective_starts all_called_;
-  std::unordered_map<std::uint64_t, std::vector<const event*>> children_;
-  std::unordered_map<std::uint64_t, std::vector<const event*>> waits_;  // by what waits
+  const wait_index index_;
+  lists children_;
+  lists waits_;  // by what waits
   std::unordered_set<std::uint64_t> entered_;
   std::vector<part> open_;  // each within the one before
   std::vector<path_step> steps_;
@@ -155,9 +154,12 @@ std::vector<path_step> critical_path(const profile& from, std::uint64_t of) {
 const event* longest_event(const profile& from) noexcept {
   // A handler without its call was made elsewhere; what waits does so for others.
   const auto rank = [](const event& each) {
-    return each.kind == range_kind::handler                                       ? 1
-           : each.kind == range_kind::collective || each.kind == range_kind::wait ? 0
-                                                                                  : 2;
+    switch (each.kind) {
+      case range_kind::wait: return 0;
+      case range_kind::collective: return 1;
+      case range_kind::handler: return 2;
+      default: return 3;
+    }
   };
   const event* longest = nullptr;
   for (const event& each : from.events) {

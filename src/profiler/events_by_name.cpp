@@ -9,7 +9,7 @@
 namespace ferry::inline v0::detail {
 
 std::vector<named_events> events_by_name(const profiler::profile& from) {
-  const auto own = own_times(from);
+  const auto own = own_times(from, wait_index(from));
   std::map<std::string_view, named_events> by_name;
   for (const profiler::event& each : from.events) {
     named_events& to = by_name[each.name];

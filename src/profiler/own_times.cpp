@@ -20,13 +20,15 @@ std::int64_t covered(std::vector<time_interval> all) {
   return sum;
 }
 
-std::unordered_map<std::uint64_t, std::int64_t> own_times(const profiler::profile& from) {
+std::unordered_map<std::uint64_t, std::int64_t> own_times(const profiler::profile& from, const wait_index& waits) {
   std::unordered_map<std::uint64_t, const profiler::event*> by_number;
   for (const profiler::event& each : from.events) by_number.emplace(each.number, &each);
   std::unordered_map<std::uint64_t, std::vector<time_interval>> within;
   for (const profiler::event& each : from.events) {
     const auto parent = by_number.find(each.parent);
     if (parent == by_number.end() || parent->second->node != each.node) continue;
+    const hold how = waits.hold_of(each);
+    if (how == hold::awaited || how == hold::none) continue;  // the wait for it is a child, too
     const profiler::event& around = *parent->second;
     const time_interval part{std::max(each.began_ns, around.began_ns), std::min(each.ended_ns, around.ended_ns)};
     if (part.to > part.from) within[around.number].push_back(part);

@@ -10,11 +10,11 @@
 #include <fmt/format.h>
 
 #include "../base/printable.hpp"
-#include "asynchronous.hpp"
 #include "bounded_sum.hpp"
 #include "collective_starts.hpp"
 #include "events_by_name.hpp"
 #include "own_times.hpp"
+#include "waits.hpp"
 #include "worker_name.hpp"
 
 namespace ferry::inline v0 {
@@ -65,50 +65,101 @@ std::string path_table(const profiler::profile& from, const profiler::event& of,
   return text;
 }
 
-// What part of the asynchronous calls, and of the waits, within an event was time in which nothing else of that event was done at the
-// worker. A wait counts for what no call accounts for.
-class waited_part {
+// Of a time: members of a collective had not called it, or a handler ran; and it was under way.
+struct split_time {
+  std::int64_t waiting = 0;
+  std::int64_t communication = 0;
+};
+
+// Where the time of calls, collectives and waits went.
+class time_of_waits {
  public:
-  explicit waited_part(const profiler::profile& from) : owners_(from) {
+  time_of_waits(const profiler::profile& from, const wait_index& waits, const collective_starts& all_called)
+      : waits_(waits), all_called_(all_called) {
     for (const profiler::event& each : from.events) {
-      siblings& all = within_[key_of(each)];
+      if (each.kind == range_kind::handler) handlers_.emplace(each.parent, &each);
+    }
+    for (const profiler::event& each : from.events) {
+      const hold how = waits.hold_of(each);
+      if (how == hold::awaited) ended_in_[waits.wait_of(each)].push_back(&each);
+      siblings& all = within_[{each.node, waits.owner_of(each)}];
       const time_interval time{each.began_ns, each.ended_ns};
-      (is_asynchronous(each) ? all.calls : each.kind == range_kind::wait ? all.waits : all.others).push_back(time);
+      if (how == hold::whole) all.others.push_back(time);
+      if (how == hold::suspend) all.calls.push_back(time);
     }
     for (auto& [key, all] : within_) {
-      all.of_calls = take_part(all.calls, all.others);
-      all.of_waits = take_part(all.waits, all.others);
+      if (all.calls.empty()) continue;
+      double sum = 0;
+      for (const time_interval& each : all.calls) sum += length_of(each);
+      const std::int64_t busy = covered(all.others);
+      all.others.insert(all.others.end(), all.calls.begin(), all.calls.end());
+      if (sum > 0) all.part = static_cast<double>(covered(std::move(all.others)) - busy) / sum;
     }
   }
-  [[nodiscard]] double of(const profiler::event& each) const {
-    const bool waits = each.kind == range_kind::wait;
-    if (!waits && !is_asynchronous(each)) return 1;
-    const siblings& all = within_.at(key_of(each));
-    return waits ? all.of_waits : all.of_calls;
+
+  // Of a call or a collective itself: what no wait of a thread accounts for.
+  [[nodiscard]] split_time of(const profiler::event& each) const {
+    const hold how = waits_.hold_of(each);
+    if (how == hold::awaited || how == hold::none) return {};
+    split_time whole = split(each, each.began_ns, each.ended_ns);
+    if (how == hold::whole) return whole;
+    const double part = within_.at({each.node, waits_.owner_of(each)}).part;
+    return {scaled(whole.waiting, part), scaled(whole.communication, part)};
+  }
+
+  // Of a wait, of which `own` is not work that its thread has done meanwhile: that of the calls and collectives that ended in it, and
+  // what these do not account for.
+  [[nodiscard]] split_time of_wait(const profiler::event& wait, std::int64_t own) const {
+    const auto found = ended_in_.find(&wait);
+    if (found == ended_in_.end()) return {own, 0};
+    std::vector<time_interval> parts;
+    split_time sum;
+    for (const profiler::event* each : found->second) {
+      const time_interval time{std::max(each->began_ns, wait.began_ns), each->ended_ns};
+      const split_time one = split(*each, time.from, time.to);
+      add_bounded(sum.waiting, one.waiting);
+      add_bounded(sum.communication, one.communication);
+      parts.push_back(time);
+    }
+    const double all = static_cast<double>(sum.waiting) + static_cast<double>(sum.communication);
+    if (all <= 0 || wait.duration_ns() <= 0) return {own, 0};
+    const double explained = static_cast<double>(covered(std::move(parts))) / static_cast<double>(wait.duration_ns());
+    const double under_way = explained * static_cast<double>(sum.communication) / all;
+    const std::int64_t communication = scaled(own, under_way);
+    return {own - communication, communication};
   }
 
  private:
   struct siblings {
     std::vector<time_interval> calls;
-    std::vector<time_interval> waits;
     std::vector<time_interval> others;
-    double of_calls = 0;
-    double of_waits = 0;
+    double part = 0;  // of the calls' time: nothing else was done for the same event
   };
-  [[nodiscard]] std::pair<std::int32_t, std::uint64_t> key_of(const profiler::event& each) const {
-    return {each.node, owners_.of(each)};
+  static double length_of(const time_interval& each) noexcept { return static_cast<double>(each.to - each.from); }
+  static std::int64_t scaled(std::int64_t ns, double by) noexcept {
+    return static_cast<std::int64_t>(by * static_cast<double>(ns));
   }
-  // Of the time of `all` what is not that of `others`, to which it adds them.
-  static double take_part(const std::vector<time_interval>& all, std::vector<time_interval>& others) {
-    if (all.empty()) return 0;
-    double sum = 0;
-    for (const time_interval& each : all) sum += static_cast<double>(each.to - each.from);
-    const std::int64_t busy = covered(others);
-    others.insert(others.end(), all.begin(), all.end());
-    return sum > 0 ? static_cast<double>(covered(others) - busy) / sum : 0;
+  // Of a part of it. When the handler of a call ran is known by another clock only: its share is that of the whole call.
+  [[nodiscard]] split_time split(const profiler::event& each, std::int64_t from, std::int64_t to) const {
+    if (to <= from) return {};
+    if (each.kind == range_kind::collective) {
+      const std::int64_t all_called = std::clamp(all_called_.of(each), from, to);
+      return {all_called - from, to - all_called};
+    }
+    const auto handler = handlers_.find(each.number);
+    if (handler == handlers_.end() || each.duration_ns() <= 0) return {0, to - from};
+    const std::int64_t there =
+        std::min(handler->second->duration_ns() + handler->second->queued_ns, each.duration_ns());
+    if (to - from == each.duration_ns()) return {there, to - from - there};
+    const std::int64_t waiting =
+        scaled(to - from, static_cast<double>(there) / static_cast<double>(each.duration_ns()));
+    return {waiting, to - from - waiting};
   }
 
-  event_owners owners_;
+  const wait_index& waits_;
+  const collective_starts& all_called_;
+  std::unordered_map<std::uint64_t, const profiler::event*> handlers_;  // by their calls
+  std::unordered_map<const profiler::event*, std::vector<const profiler::event*>> ended_in_;
   std::map<std::pair<std::int32_t, std::uint64_t>, siblings> within_;
 };
 
@@ -120,13 +171,10 @@ namespace profiler {
 summary summarise(const profile& from) {
   summary all;
   all.length_ns = from.ended_ns - from.began_ns;
-  const auto own = detail::own_times(from);
-  const detail::waited_part parts(from);
+  const detail::wait_index waits(from);
+  const auto own = detail::own_times(from, waits);
   const detail::collective_starts all_called(from);
-  std::unordered_map<std::uint64_t, const event*> handlers;  // by their calls
-  for (const event& each : from.events) {
-    if (each.kind == range_kind::handler) handlers.emplace(each.parent, &each);
-  }
+  const detail::time_of_waits times(from, waits, all_called);
   std::map<std::int32_t, worker_share> shares;
   std::map<std::int32_t, std::vector<detail::time_interval>> busy;
   for (const event& each : from.events) {
@@ -135,27 +183,16 @@ summary summarise(const profile& from) {
     ++share.events;
     busy[each.node].push_back({std::max(each.began_ns, from.began_ns), std::min(each.ended_ns, from.ended_ns)});
     detail::add_bounded(share.queueing_ns, each.queued_ns);
-    const auto part = [of = parts.of(each)](std::int64_t ns) {
-      return of == 1 ? ns : static_cast<std::int64_t>(of * static_cast<double>(ns));
-    };
-    if (each.kind == range_kind::wait) {
-      detail::add_bounded(share.waiting_ns, part(each.duration_ns()));
-      continue;
-    }
-    if (each.kind != range_kind::call && each.kind != range_kind::collective) {
+    const bool waits_itself = each.kind == range_kind::wait;
+    if (!waits_itself && each.kind != range_kind::call && each.kind != range_kind::collective) {
       detail::add_bounded(share.compute_ns, own.at(each.number));
       continue;
     }
-    std::int64_t waited = 0;
-    if (each.kind == range_kind::collective) {
-      waited = detail::time_until(each, all_called.of(each));
-    } else if (const auto handler = handlers.find(each.number); handler != handlers.end()) {
-      waited = std::min(handler->second->duration_ns() + handler->second->queued_ns, each.duration_ns());
-    }
-    detail::add_bounded(share.waiting_ns, part(waited));
-    detail::add_bounded(share.communication_ns, part(each.duration_ns() - waited));
+    const detail::split_time spent = waits_itself ? times.of_wait(each, own.at(each.number)) : times.of(each);
+    detail::add_bounded(share.waiting_ns, spent.waiting);
+    detail::add_bounded(share.communication_ns, spent.communication);
   }
-  for (const auto& [node, ns] : all_called.held_up()) detail::add_bounded(shares[node].held_up_ns, ns);
+  for (const auto& [node, ns] : all_called.held_up(waits)) detail::add_bounded(shares[node].held_up_ns, ns);
   std::int64_t longest = 0;
   for (auto& [node, share] : shares) {
     share.idle_ns = std::max<std::int64_t>(0, all.length_ns - detail::covered(std::move(busy[node])));

@@ -134,7 +134,7 @@ class FerryTop(unittest.TestCase):
             self.assertIn(found["text"], text)
             own = [each["pending_collectives"] for each in records["workers"]]
             self.assertEqual([len(each) for each in own], [1, 1, 0])
-            self.assertEqual(own[0][0]["members"], ["worker0", "worker1", "worker2"])
+            self.assertEqual(records["workers"][0]["groups"][0]["members"], ["worker0", "worker1", "worker2"])
             self.assertIsNone(own[0][0]["time_left_ns"])
             self.assertEqual([each["groups"][0]["begun"] for each in records["workers"]], [1, 1, 0])
             table = top("--once", "-i", "100ms", "--older-than", "100ms", group.meeting)
@@ -145,15 +145,29 @@ class FerryTop(unittest.TestCase):
     def test_a_member_that_does_not_come_to_a_barrier_is_named(self):
         with Group("barrier") as group:
             _, found, _ = group.dump_with("collective", ["worker2"])
-            self.assertIn("barrier of 3 workers waits at worker0, worker1 for", found["text"])
+            self.assertIn("barrier of worker0, worker1, worker2 waits at worker0, worker1 for", found["text"])
+            self.assertIn("worker2 waits in no call", found["text"])
             _, oldest, _ = group.dump_with("oldest_call", ["worker2"])
-            self.assertIn("in barrier of 3 workers, which worker2 has not called", oldest["text"])
+            self.assertIn("in barrier of worker0, worker1, worker2, which worker2 has not called", oldest["text"])
 
     def test_collectives_that_wait_for_each_other_are_found(self):
         with Group("groups") as group:
             _, cycle, _ = group.dump_with("cycle", ["worker1", "worker2"])
             self.assertIn("collective 0 of group 'planted'", cycle["text"])
             self.assertIn("collective 0 of group 'other'", cycle["text"])
+            self.assertIn("if each waits for its collective or call before it calls what is missing", cycle["text"])
+
+    def test_a_handler_that_runs_beside_a_collective_is_no_circle(self):
+        with Group("beside") as group:
+            records, found, _ = group.dump_with("collective", ["worker2"])
+            self.assertIn("the oldest call of worker2 is 'planted::compute_for_ever' to worker0", found["text"])
+            self.assertNotIn("cycle", [each["kind"] for each in records["findings"]])
+
+    def test_barriers_of_some_that_wait_for_each_other(self):
+        with Group("subsets") as group:
+            _, cycle, _ = group.dump_with("cycle", ["worker1", "worker2"])
+            self.assertIn("worker1 for worker2 (barrier of worker1, worker2 for ", cycle["text"])
+            self.assertIn("worker2 for worker1 (all_reduce(sum) of f32 [3], collective 0 of group 'of two' for ", cycle["text"])
 
     def test_a_handler_that_waits_in_a_collective(self):
         with Group("inside") as group:

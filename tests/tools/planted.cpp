@@ -11,6 +11,8 @@
 //   barrier   the same in a barrier
 //   groups    worker1 and worker2 wait for each other in collectives of two groups
 //   inside    worker0 waits for worker1, whose handler waits in an all_reduce that worker2 does not call
+//   beside    the same as reduce, but worker2 waits for a handler of worker0 that computes for ever
+//   subsets   worker1 waits for worker2 in a barrier, worker2 for worker1 in a collective
 //   stuck     worker1 waits in a handler for worker2, whose handler computes for ever
 
 #include <cerrno>
@@ -135,6 +137,21 @@ void plant_collective(const ferry::worker& self, const std::string& scenario,
     if (rank != 0) wait_for_end();
     if (rank != 1) begin(group_of_all);
     if (rank != 2) begin(other);
+  } else if (scenario == "beside") {
+    if (rank == 2) self.rpc_sync<compute_for_ever>({"worker0", {.timeout = ferry::no_timeout}});
+    begin(group_of_all);
+  } else if (scenario == "subsets" && rank != 0) {
+    const ferry::process_group two(self, {"worker1", "worker2"}, {.name = "of two"});
+    std::thread in_barrier;
+    const auto enter_barrier = [&] {
+      in_barrier = std::thread([&self] { self.barrier({"worker1", "worker2"}, ferry::no_timeout); });
+    };
+    if (rank == 1) enter_barrier();
+    if (rank == 2) begin(two);
+    wait_for_end();
+    if (rank == 2) enter_barrier();
+    if (rank == 1) begin(two);
+    in_barrier.join();
   } else if (scenario == "inside") {
     if (rank == 0) {
       waiting.push_back(self.rpc_async<reduce_here>({"worker1", {.timeout = ferry::no_timeout}}));
@@ -175,7 +192,8 @@ int run(const std::string& scenario, const std::string& meeting, int rank, int s
   ferry::worker self = ferry::init_rpc({.rank = rank, .world_size = size, .init_method = meeting});
   std::vector<ferry::future<void>> waiting;
   std::thread in_barrier;
-  const bool collective = scenario == "reduce" || scenario == "groups" || scenario == "inside";
+  const bool collective = scenario == "reduce" || scenario == "groups" || scenario == "inside" ||
+                          scenario == "beside" || scenario == "subsets";
   if (collective) plant_collective(self, scenario, waiting);
   if (scenario == "barrier") {
     if (rank == 2) wait_for_end();

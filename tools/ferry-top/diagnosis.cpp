@@ -147,10 +147,10 @@ void add_cycle(std::vector<finding>& all, const group_index& of, const std::vect
   if (found.nodes.empty()) found = graph.shortest_cycle(false);
   if (found.nodes.empty()) return;
   std::string text = "These workers wait for each other, each for the next";
+  if (found.running) text += ", if what runs there waits for what their calls hold";
   if (found.collectives) {
-    text += ", unless other threads of theirs call what is missing";
-  } else if (!found.certain) {
-    text += ", if what runs there waits for what their calls hold";
+    text += found.running ? ", and" : ", if";
+    text += " each waits for its collective or call before it calls what is missing";
   }
   text += ": ";
   std::vector<std::string> workers;
@@ -166,17 +166,23 @@ void add_cycle(std::vector<finding>& all, const group_index& of, const std::vect
 std::string occupation(const group_index& of, const std::string& name) {
   const observed& worker = *of.find(name);
   const call_list calls = all_calls_of(worker);
+  const auto first = std::find_if(calls.begin(), calls.end(), [&](const ferry::pending_call_info* each) {
+    return !is_of_collective(each->method) || of.gather(name, *each);
+  });
   const ferry::pending_collective_info* const begun = begun_within(worker, nanoseconds::max());
-  if (begun && (calls.empty() || begun->age > calls.front()->age))
-    return fmt::format("{} waits in {} for {}", name, describe(*begun), seconds_text(begun->age));
-  if (!calls.empty()) {
-    const ferry::pending_call_info& call = *calls.front();
+  if (begun && (first == calls.end() || begun->age > (*first)->age))
+    return fmt::format("{} has had {} under way for {}", name, of.describe(*begun), seconds_text(begun->age));
+  if (first != calls.end()) {
+    const ferry::pending_call_info& call = **first;
+    if (const waiting_collective* const gather = of.gather(name, call))
+      return fmt::format("{} waits in {} for {}", name, of.describe(*gather->what), seconds_text(call.age));
     return fmt::format("the oldest call of {} is '{}' to {}, for {}", name, call.method, call.peer.name(),
                        seconds_text(call.age));
   }
-  const auto& served = worker.snapshot->served_calls;
-  if (!served.empty())
-    return fmt::format("{} has served '{}' for {}", name, served.front().method, seconds_text(served.front().age));
+  for (const ferry::served_call_info& each : worker.snapshot->served_calls) {
+    if (!is_of_collective(each.method))
+      return fmt::format("{} has served '{}' for {}", name, each.method, seconds_text(each.age));
+  }
   return name + " waits in no call and no collective: it computes, or waits for something else";
 }
 
@@ -188,7 +194,7 @@ void add_collectives(std::vector<finding>& all, const group_index& of, const std
     if (each.missing.empty() && each.unknown.empty() && each.without.empty()) continue;
     if (each.what->group_id != 0 && !groups.insert(each.what->group_id).second) continue;
     if (++told > most_collectives) return;
-    std::string text = fmt::format("{} waits at {} for {}", describe(*each.what), names_text(each.waiting),
+    std::string text = fmt::format("{} waits at {} for {}", of.describe(*each.what), names_text(each.waiting),
                                    seconds_text(each.what->age));
     std::string_view separator = ": ";
     const auto add = [&](const std::vector<std::string>& names, std::string_view one, std::string_view many) {
@@ -226,7 +232,8 @@ diagnosis diagnose(const observation& of, nanoseconds older_than) {
   const group_index index(of);
   for (const auto& [name, each] : index.workers()) {
     for (const ferry::pending_call_info& call : each->snapshot->pending_calls) {
-      if (call.age >= older_than) result.waiting.push_back({each, &call, index.served(name, call)});
+      if (call.age >= older_than && !call.method.starts_with("ferry/group/"))
+        result.waiting.push_back({each, &call, index.served(name, call)});
     }
   }
   std::stable_sort(result.waiting.begin(), result.waiting.end(),

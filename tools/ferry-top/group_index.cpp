@@ -1,6 +1,8 @@
 #include "group_index.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -16,9 +18,8 @@ constexpr std::size_t most_names = 4;  // in a text
 // What members of a barrier or gather call at the worker that collects.
 constexpr std::string_view gather_method = "ferry/gather";
 
-bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
+using name_set = std::set<std::string_view>;
+name_set set_of(const std::vector<std::string>& names) { return {names.begin(), names.end()}; }
 
 }  // namespace
 
@@ -31,36 +32,51 @@ group_index::group_index(const observation& of) {
   for (const auto& [name, each] : by_name_) {
     for (const ferry::served_call_info& call : each->snapshot->served_calls)
       served_.emplace(served_key(name, call.caller.name(), call.id), &call);
-    for (const ferry::pending_collective_info& one : each->snapshot->pending_collectives) add_collective(name, one);
+    for (const ferry::group_progress_info& group : each->snapshot->groups) group_ids_[group.name].insert(group.id);
+    for (const ferry::pending_collective_info& one : each->snapshot->pending_collectives) add_collective(*each, one);
   }
-  for (waiting_collective& each : collectives_) find_missing(each);
+  for (waiting_collective& each : collectives_) {
+    find_missing(each);
+    each.text = describe(*each.what);
+  }
 }
 
-void group_index::add_collective(const std::string& member, const ferry::pending_collective_info& what) {
+void group_index::add_collective(const observed& member, const ferry::pending_collective_info& what) {
+  const std::string& name = member.who.who.name();
+  const std::vector<std::string>* members = &what.members;
   if (what.group_id == 0) {
-    gathers_[member].push_back(collectives_.size());
+    gathers_[name].push_back(collectives_.size());
     waiting_collective& made = collectives_.emplace_back();
     made.what = &what;
+    made.members = members;
     made.missing = what.missing;
-    std::copy_if(what.members.begin(), what.members.end(), std::back_inserter(made.waiting),
-                 [&](const std::string& each) { return !contains(what.missing, each); });
+    const name_set missing = set_of(what.missing);
+    std::copy_if(members->begin(), members->end(), std::back_inserter(made.waiting),
+                 [&](const std::string& each) { return !missing.contains(each); });
     return;
+  }
+  for (const ferry::group_progress_info& group : member.snapshot->groups) {
+    if (members->empty() && group.id == what.group_id) members = &group.members;
   }
   const auto [place, fresh] =
       places_.try_emplace(collective_key(what.group_id, what.channel, what.number), collectives_.size());
   if (fresh) collectives_.emplace_back();
   waiting_collective& one = collectives_[place->second];
   const bool longest = !one.what || one.what->age < what.age;
-  if (longest) one.what = &what;
-  one.waiting.insert(longest ? one.waiting.begin() : one.waiting.end(), member);
+  if (longest) {
+    one.what = &what;
+    one.members = members;
+  }
+  one.waiting.insert(longest ? one.waiting.begin() : one.waiting.end(), name);
 }
 
 // A member that does not have it under way has called it and has done its part, or has not called it yet: it tells how far it is. Of
 // messages between two it does not; one that another waits for has not been called.
 void group_index::find_missing(waiting_collective& of) const {
   if (of.what->group_id == 0) return;
-  for (const std::string& each : of.what->members) {
-    if (contains(of.waiting, each)) continue;
+  const name_set waiting = set_of(of.waiting);
+  for (const std::string& each : *of.members) {
+    if (waiting.contains(each)) continue;
     const observed* const member = find(each);
     if (!member) {
       of.unknown.push_back(each);
@@ -101,7 +117,8 @@ const waiting_collective* group_index::gather(const std::string& caller, const f
   const waiting_collective* oldest = nullptr;
   for (const std::size_t each : at->second) {
     const waiting_collective& one = collectives_[each];
-    if (contains(one.waiting, caller) && (!oldest || oldest->what->age < one.what->age)) oldest = &one;
+    if (oldest && oldest->what->age >= one.what->age) continue;
+    if (std::find(one.waiting.begin(), one.waiting.end(), caller) != one.waiting.end()) oldest = &one;
   }
   return oldest;
 }
@@ -145,10 +162,17 @@ std::string names_text(const std::vector<std::string>& names) {
   return text;
 }
 
-std::string describe(const ferry::pending_collective_info& what) {
-  if (what.group_id == 0) return fmt::format("{} of {} workers", what.operation, what.members.size());
-  return fmt::format("{}, {} {} of group '{}'", what.operation, what.channel < 0 ? "collective" : "message",
-                     what.number, what.group);
+bool is_of_collective(std::string_view method) noexcept {
+  return method == gather_method || method.starts_with("ferry/group/");
+}
+
+std::string group_index::describe(const ferry::pending_collective_info& what) const {
+  if (what.group_id == 0) return fmt::format("{} of {}", what.operation, names_text(what.members));
+  std::string text = fmt::format("{}, {} {} of group '{}'", what.operation, what.channel < 0 ? "collective" : "message",
+                                 what.number, what.group);
+  const auto same = group_ids_.find(what.group);
+  if (same != group_ids_.end() && same->second.size() > 1) text += fmt::format(" ({:08x})", what.group_id >> 32U);
+  return text;
 }
 
 }  // namespace ferry_top

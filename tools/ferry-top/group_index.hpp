@@ -5,7 +5,9 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -15,7 +17,9 @@ namespace ferry_top {
 
 /// A collective that has not ended at some of its members, as these and the others tell. Refers to the observation.
 struct waiting_collective {
+  std::string text;                                      ///< what it is
   const ferry::pending_collective_info* what = nullptr;  ///< as the member has it that waits longest
+  const std::vector<std::string>* members = nullptr;     ///< that take part
   std::vector<std::string> waiting;                      ///< the members that have called it, the longest wait first
   std::vector<std::string> missing;                      ///< that have not
   std::vector<std::string> unknown;                      ///< that could not be asked
@@ -38,20 +42,23 @@ class group_index {
   [[nodiscard]] const std::vector<waiting_collective>& collectives() const noexcept { return collectives_; }
   /// The collective as its members tell, or null.
   [[nodiscard]] const waiting_collective* collective(const ferry::pending_collective_info& of) const;
+  /// "all_reduce(sum) of f32 [1000], collective 17 of group 'trainers'"; with the group's id where another one has its name.
+  [[nodiscard]] std::string describe(const ferry::pending_collective_info& what) const;
   /// The barrier or gather that the worker waits for in this call, or null.
   [[nodiscard]] const waiting_collective* gather(const std::string& caller, const ferry::pending_call_info& call) const;
 
  private:
   using served_key = std::tuple<std::string, std::string, std::uint64_t>;         // callee, caller, call
   using collective_key = std::tuple<std::uint64_t, std::int32_t, std::uint64_t>;  // group, channel, number
-  void add_collective(const std::string& member, const ferry::pending_collective_info& what);
+  void add_collective(const observed& member, const ferry::pending_collective_info& what);
   void find_missing(waiting_collective& of) const;
 
   std::map<std::string, const observed*> by_name_;
   std::map<served_key, const ferry::served_call_info*> served_;
   std::map<collective_key, std::size_t> places_;
   std::vector<waiting_collective> collectives_;
-  std::map<std::string, std::vector<std::size_t>> gathers_;  // by the worker that collects
+  std::map<std::string, std::vector<std::size_t>> gathers_;   // by the worker that collects
+  std::map<std::string, std::set<std::uint64_t>> group_ids_;  // by name
 };
 
 using call_list = std::vector<const ferry::pending_call_info*>;
@@ -74,7 +81,7 @@ enum class reason {
 [[nodiscard]] std::string seconds_text(std::chrono::nanoseconds value);
 /// "a, b and 3 more"
 [[nodiscard]] std::string names_text(const std::vector<std::string>& names);
-/// "all_reduce(sum) of f32 [1000], collective 17 of group 'trainers'"
-[[nodiscard]] std::string describe(const ferry::pending_collective_info& what);
+/// Whether the library calls it for a collective, which shows that itself.
+[[nodiscard]] bool is_of_collective(std::string_view method) noexcept;
 
 }  // namespace ferry_top

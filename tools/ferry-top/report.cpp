@@ -234,9 +234,10 @@ std::string table(const observation& before, const observation& now, const diagn
                        found.collectives.size());
     for (std::size_t i = 0; i != std::min(found.collectives.size(), most_calls_shown); ++i) {
       const waiting_collective& each = found.collectives[i];
-      out += fmt::format("  {:>8}  {}  at {} of {}{}\n", age_text(each.what->age), one_line(describe(*each.what)),
-                         each.waiting.size(), each.what->members.size(),
-                         each.missing.empty() ? "" : "; not called by " + names_text(each.missing));
+      out += one_line(fmt::format("  {:>8}  {}  at {} of {}{}", age_text(each.what->age), each.text,
+                                  each.waiting.size(), each.members->size(),
+                                  each.missing.empty() ? "" : "; not called by " + names_text(each.missing))) +
+             '\n';
     }
   }
   if (!found.findings.empty()) {
@@ -269,9 +270,10 @@ std::string summary_json(const observation& before, const observation& now, cons
   separator = "\n  ";
   for (const waiting_collective& each : found.collectives) {
     out += fmt::format(
-        R"({}{{"operation": {}, "group": {}, "number": {}, "age_ns": {}, "waiting": {}, "missing": {}, "not_asked": {}}})",
-        separator, json_text(each.what->operation), json_text(each.what->group), each.what->number,
-        each.what->age.count(), json_names(each.waiting), json_names(each.missing), json_names(each.unknown));
+        R"({}{{"operation": {}, "group": {}, "group_id": "{:x}", "channel": {}, "number": {}, "members": {}, "age_ns": {}, "waiting": {}, "missing": {}, "not_asked": {}, "without_group": {}}})",
+        separator, json_text(each.what->operation), json_text(each.what->group), each.what->group_id,
+        each.what->channel, each.what->number, json_names(*each.members), each.what->age.count(),
+        json_names(each.waiting), json_names(each.missing), json_names(each.unknown), json_names(each.without));
     separator = ",\n  ";
   }
   out += R"(], "findings": )" + json_findings(found) + "}\n";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -14,9 +15,9 @@ using nanoseconds = std::chrono::nanoseconds;
 
 constexpr std::size_t most_nodes = 1000;
 
-// "; the barrier of 3 workers waits for worker2, which has not called it"
-std::string waits_for_missing(const waiting_collective& of) {
-  return fmt::format("in {}, which {} {} not called", describe(*of.what), names_text(of.missing),
+// "in barrier of worker0, worker1, which worker1 has not called"
+std::string waits_for_missing(const group_index& all, const waiting_collective& of) {
+  return fmt::format("in {}, which {} {} not called", all.describe(*of.what), names_text(of.missing),
                      of.missing.size() == 1 ? "has" : "have");
 }
 
@@ -43,7 +44,7 @@ chain follow(const group_index& of, const std::string& caller, const ferry::pend
       return result;
     }
     if (const waiting_collective* const gather = of.gather(from, *call); gather && !gather->missing.empty()) {
-      result.steps.push_back(step + ", " + waits_for_missing(*gather));
+      result.steps.push_back(step + ", " + waits_for_missing(of, *gather));
       result.end = gather->missing.front();
       return result;
     }
@@ -53,7 +54,7 @@ chain follow(const group_index& of, const std::string& caller, const ferry::pend
     const bool in_collective = why == reason::nested && within && (next.empty() || within->age > next.front()->age);
     const waiting_collective* const of_group = in_collective ? of.collective(*within) : nullptr;
     if (of_group && !of_group->missing.empty()) {
-      result.steps.push_back(step + ", at the callee waiting " + waits_for_missing(*of_group));
+      result.steps.push_back(step + ", at the callee waiting " + waits_for_missing(of, *of_group));
       result.end = of_group->missing.front();
       return result;
     }
@@ -86,6 +87,8 @@ wait_graph::wait_graph(const std::vector<waiting_call>& waiting, const group_ind
     }
   }
   for (auto& [name, list] : by_worker_) {
+    std::copy_if(list.begin(), list.end(), std::back_inserter(calls_of_[name]),
+                 [&](std::size_t each) { return each < calls; });
     std::stable_sort(list.begin(), list.end(),
                      [this](std::size_t a, std::size_t b) { return nodes_[a].age > nodes_[b].age; });
   }
@@ -98,6 +101,13 @@ void wait_graph::add_call(const waiting_call& call) {
   const std::string& caller = call.caller->who.who.name();
   calls_.emplace(call_key(caller, call.call->id), nodes_.size());
   by_worker_[caller].push_back(nodes_.size());
+  if (const waiting_collective* const gather = of_.gather(caller, *call.call); gather && !gather->missing.empty()) {
+    nodes_.push_back({caller,
+                      fmt::format("{} for {} ({} for {})", caller, names_text(gather->missing),
+                                  of_.describe(*gather->what), seconds_text(call.call->age)),
+                      call.call->age});
+    return;
+  }
   nodes_.push_back({caller,
                     fmt::format("{} for {} ('{}' for {}{})", caller, call.call->peer.name(), call.call->method,
                                 seconds_text(call.call->age),
@@ -109,10 +119,10 @@ void wait_graph::add_collective(const std::string& member, const ferry::pending_
                                 const waiting_collective& all) {
   collectives_.emplace(member_key(member, &what), nodes_.size());
   by_worker_[member].push_back(nodes_.size());
-  nodes_.push_back(
-      {member,
-       fmt::format("{} for {} ({} for {})", member, names_text(all.missing), describe(what), seconds_text(what.age)),
-       what.age});
+  nodes_.push_back({member,
+                    fmt::format("{} for {} ({} for {})", member, names_text(all.missing), of_.describe(what),
+                                seconds_text(what.age)),
+                    what.age});
 }
 
 std::optional<std::size_t> wait_graph::first_made(const std::string& worker, nanoseconds within) const {
@@ -135,18 +145,17 @@ void wait_graph::connect_call(std::size_t node, const waiting_call& call) {
     return connect_missing(node, *gather);
   blocked_by& by = edges_[node];
   const reason why = reason_of(*call.at_callee);
-  by.certain = why != reason::nothing;
+  by.running = why == reason::nothing;
   if (why == reason::nested) {
     by.one = first_made(to, call.at_callee->age);
     if (by.one == node) by.one.reset();
-  } else if (const auto made = by_worker_.find(to); made != by_worker_.end()) {
+  } else if (const auto made = calls_of_.find(to); made != calls_of_.end()) {
     by.any_of.push_back(&made->second);
   }
 }
 
 void wait_graph::connect_missing(std::size_t node, const waiting_collective& of) {
   blocked_by& by = edges_[node];
-  by.certain = false;
   by.collective = true;
   for (const std::string& each : of.missing) {
     if (const auto made = by_worker_.find(each); made != by_worker_.end()) by.any_of.push_back(&made->second);
@@ -158,7 +167,9 @@ cycle_of_waits wait_graph::shortest_cycle(bool only_certain) const {
   constexpr std::size_t none = ~std::size_t{0};
   cycle_of_waits best;
   for (std::size_t start = 0; start != edges_.size(); ++start) {
-    const node_list* const with_start = &by_worker_.at(nodes_[start].worker);
+    const std::string& of_start = nodes_[start].worker;
+    const node_list* const all_with_start = &by_worker_.at(of_start);
+    const node_list* const calls_with_start = start < calls_.size() ? &calls_of_.at(of_start) : nullptr;
     std::vector<std::size_t> reached_from(edges_.size(), none);
     std::set<const node_list*> looked_at;
     std::deque<std::size_t> next{start};
@@ -167,7 +178,7 @@ cycle_of_waits wait_graph::shortest_cycle(bool only_certain) const {
       const std::size_t at = next.front();
       next.pop_front();
       const blocked_by& by = edges_[at];
-      if (only_certain && !by.certain) continue;
+      if (only_certain && (by.running || by.collective)) continue;
       const auto reach = [&](std::size_t to) {
         if (to == at || reached_from[to] != none) return;
         reached_from[to] = at;
@@ -176,7 +187,7 @@ cycle_of_waits wait_graph::shortest_cycle(bool only_certain) const {
       };
       if (by.one) reach(*by.one);
       for (const node_list* const each : by.any_of) {
-        if (each == with_start) reach(start);
+        if (each == all_with_start || each == calls_with_start) reach(start);
         if (!found && looked_at.insert(each).second) std::for_each(each->begin(), each->end(), reach);
       }
     }
@@ -185,7 +196,7 @@ cycle_of_waits wait_graph::shortest_cycle(bool only_certain) const {
     std::set<std::string> workers;
     const auto add = [&](std::size_t at) {
       here.nodes.push_back(&nodes_[at]);
-      here.certain = here.certain && edges_[at].certain;
+      here.running = here.running || edges_[at].running;
       here.collectives = here.collectives || edges_[at].collective;
       workers.insert(nodes_[at].worker);
     };

@@ -34,8 +34,8 @@ struct waiting_node {
 /// Nodes that wait for each other, each for the next.
 struct cycle_of_waits {
   std::vector<const waiting_node*> nodes;
-  bool certain = true;       ///< no handler of them runs, and all are calls
-  bool collectives = false;  ///< not all are calls
+  bool running = false;      ///< it leads through handlers that run
+  bool collectives = false;  ///< it leads through collectives
 };
 
 class wait_graph {
@@ -50,13 +50,13 @@ class wait_graph {
 
  private:
   using node_list = std::vector<std::size_t>;
-  // What the handler of a call waits for: the call or collective that it has made, or perhaps any of those of its worker. A handler
+  // What the handler of a call waits for: the call or collective that it has made, or perhaps any of the calls of its worker. A handler
   // that runs may wait for a lock that another one there holds, which waits in a call. A member that has not called a collective may
-  // wait in any of its own before it does.
+  // wait in any call or collective of its own before it does.
   struct blocked_by {
     std::optional<std::size_t> one;
     std::vector<const node_list*> any_of;  // one list for each worker
-    bool certain = true;
+    bool running = false;
     bool collective = false;
   };
   using call_key = std::pair<std::string, std::uint64_t>;  // caller, call
@@ -74,6 +74,7 @@ class wait_graph {
   std::map<call_key, std::size_t> calls_;
   std::map<member_key, std::size_t> collectives_;
   std::map<std::string, node_list> by_worker_;
+  std::map<std::string, node_list> calls_of_;  // the same, of calls only
 };
 
 }  // namespace ferry_top

@@ -54,11 +54,11 @@ using gathered_type = deduced_wire_type<T>;
 
 template <class T>
 gathered<gathered_type<T>> all_gather_at(std::shared_ptr<worker_core> worker, const T& value, const members& among,
-                                         timeout limit) {
+                                         timeout limit, const char* operation = "all_gather") {
   using wire = gathered_type<T>;
   static_assert(std::is_default_constructible_v<wire>,
                 "ferry: a type that is gathered must be default-constructible, as results of calls are");
-  gathering gather(std::move(worker), among, limit, "all_gather");
+  gathering gather(std::move(worker), among, limit, operation);
   serialized own;
   byte_buffer bytes;
   encode_values<wire>(bytes, own.tensors, value);

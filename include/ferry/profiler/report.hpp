@@ -36,14 +36,16 @@ struct worker_share {
   std::int32_t node = -1;
   std::int64_t compute_ns = 0;  ///< in handlers, ranges, operations and passes, and not in what these wait for
   /// Of calls that its threads waited for: under way, encoded and decoded; of collectives from the time on when all members had called
-  /// them. Of asynchronous ones the time in which nothing else was recorded within the same event, shared by those that were under way.
+  /// them. Of asynchronous ones as far as a thread waits for a future that they end in; where none does, as in coroutines, the time in
+  /// which nothing else was recorded within the same event.
   std::int64_t communication_ns = 0;
   /// Of the same calls: their handlers run; of the same collectives: members have not called them. And of threads that wait for what
-  /// no call or collective within the same event explains.
+  /// no call or collective explains.
   std::int64_t waiting_ns = 0;
   std::int64_t queueing_ns = 0;  ///< requests at this worker waited until their handlers began
   std::int64_t idle_ns = 0;      ///< of the profile's time: nothing of it ran at this worker
-  /// For how long others waited in collectives for this worker alone: it called them last, that much later than the last but one.
+  /// For how long another one waited in collectives for this worker alone: after all but this one had called them. Of those that
+  /// waited, the longest; of a collective that failed, nothing.
   std::int64_t held_up_ns = 0;
   std::uint64_t events = 0;
 };
@@ -78,7 +80,7 @@ struct path_step {
 /// event of that number.
 [[nodiscard]] std::vector<path_step> critical_path(const profile& from, std::uint64_t of);
 /// Of the events that are part of no other, the first of the longest; null: there are none. Ranges, passes, operations and calls come
-/// before handlers, whose calls were made elsewhere, and these before collectives and waits.
+/// before handlers, whose calls were made elsewhere, these before collectives, and these before waits.
 [[nodiscard]] const event* longest_event(const profile& from) noexcept;
 
 /// Three tables for people: the workers, events by name with their number, total, own and longest times, and where the time of the

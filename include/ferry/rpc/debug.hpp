@@ -58,13 +58,15 @@ std::string to_string(const served_call_info& call);
 /// A snapshot of a collective that this worker has begun and that has not ended here, or of a barrier or gather for which it collects
 /// the contributions.
 struct pending_collective_info {
-  std::string operation = {};  ///< "all_reduce(sum) of f32 [1000]", "barrier"
+  std::string operation = {};  ///< "all_reduce(sum) of f32 [1000]", "receive of f32 [4] from worker0", "barrier"
   std::string group = {};  ///< the name of the process_group; empty: of the free functions barrier() and all_gather()
-  std::uint64_t group_id = 0;             ///< the same at all members; 0: of the free functions
-  std::int32_t channel = -1;              ///< -1: of all members; otherwise between two, from * size + to
-  std::uint64_t number = 0;               ///< within the group and channel, the same at all members
-  std::vector<std::string> members = {};  ///< that take part: of a group by rank, otherwise by name
-  std::chrono::nanoseconds age{};         ///< since it began here
+  std::uint64_t group_id = 0;  ///< the same at all members; 0: of the free functions
+  std::int32_t channel = -1;   ///< -1: of all members; otherwise between two, from * size + to
+  std::uint64_t number = 0;    ///< within the group and channel, the same at all members
+  /// That take part: of a group by rank, otherwise by name. In a worker_snapshot, of collectives of all members of a group, empty:
+  /// group_progress_info has them.
+  std::vector<std::string> members = {};
+  std::chrono::nanoseconds age{};  ///< since it began here
   deadline until = {};
   /// The members that have not called it, as far as this worker knows: of barriers and gathers all of them, of collectives of groups
   /// none. What each member shows by itself tells more (ferry-top does).
@@ -77,7 +79,8 @@ std::string to_string(const pending_collective_info& collective);
 struct group_progress_info {
   std::uint64_t id = 0;  ///< as pending_collective_info::group_id
   std::string name = {};
-  std::uint64_t begun = 0;  ///< collectives of all members that it has begun: numbers below that
+  std::vector<std::string> members = {};  ///< by rank
+  std::uint64_t begun = 0;                ///< collectives of all members that it has begun: numbers below that
 };
 
 /// A figure that a library or program adds to worker::debug_info().

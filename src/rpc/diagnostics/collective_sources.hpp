@@ -12,7 +12,7 @@ namespace ferry::inline v0::detail {
 class worker_core;
 
 struct collectives_of_worker {
-  std::vector<pending_collective_info> pending;  ///< oldest first
+  std::vector<pending_collective_info> pending;  ///< oldest first; of collectives of a whole group without its members
   std::vector<group_progress_info> groups;
 };
 

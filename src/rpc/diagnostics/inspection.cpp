@@ -55,9 +55,10 @@ std::string to_string(const served_call_info& call) {
 std::string to_string(const pending_collective_info& collective) {
   std::string text = collective.operation;
   if (collective.group_id == 0) {
-    text += fmt::format(" {} of {} workers", collective.number, collective.members.size());
+    text += fmt::format(" of {}", fmt::join(collective.members, ", "));
   } else {
-    text += fmt::format(", collective {} of group '{}'", collective.number, collective.group);
+    text += fmt::format(", {} {} of group '{}'", collective.channel < 0 ? "collective" : "message", collective.number,
+                        collective.group);
   }
   text += fmt::format(": since {}, {}", detail::seconds_text(collective.age), detail::time_left(collective.until));
   if (!collective.missing.empty()) text += "; not called by " + fmt::format("{}", fmt::join(collective.missing, ", "));

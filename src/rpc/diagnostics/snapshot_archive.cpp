@@ -1,5 +1,7 @@
 #include "snapshot_archive.hpp"
 
+#include <ferry/wire/serialize.hpp>
+
 #include <chrono>
 #include <cstdint>
 #include <string_view>
@@ -14,7 +16,6 @@
 #include <cereal/types/vector.hpp>
 
 #include <ferry/base/error.hpp>
-#include <ferry/wire/serialize.hpp>
 
 namespace ferry::inline v0 {
 
@@ -37,7 +38,7 @@ void archive_members(Archive& archive, pending_collective_info& one) {
 }
 template <class Archive>
 void archive_members(Archive& archive, group_progress_info& group) {
-  archive(group.id, group.name, group.begun);
+  archive(group.id, group.name, group.members, group.begun);
 }
 template <class Archive>
 void archive_members(Archive& archive, peer_traffic& peer) {
@@ -112,7 +113,7 @@ void check_snapshot(const worker_snapshot& all) {
     check(each.phase <= served_phase::later, "a phase of a request");
   }
   for (const pending_collective_info& each : all.pending_collectives)
-    check(is_time(each.age.count()) && is_deadline(each.until), "times of a collective");
+    check(is_time(each.age.count()) && is_deadline(each.until) && each.channel >= -1, "numbers of a collective");
   for (const recorded_event& each : all.events) check(is_time(each.steady_ns), "the time of an event");
 }
 

@@ -57,8 +57,8 @@ std::string json_of(const pending_collective_info& one, std::int64_t now_ns) {
 }
 
 std::string json_of(const group_progress_info& group, std::int64_t) {
-  return fmt::format(R"({{"group_id": "{:x}", "name": {}, "begun": {}}})", group.id, json_text(group.name),
-                     group.begun);
+  return fmt::format(R"({{"group_id": "{:x}", "name": {}, "members": {}, "begun": {}}})", group.id,
+                     json_text(group.name), json_of(group.members), group.begun);
 }
 
 std::string json_of(const peer_traffic& peer, std::int64_t) {

@@ -218,7 +218,15 @@ void worker::on_peer_lost(std::function<void(const worker_info& who, const std::
 bool worker::fenced() const { return core()->fenced(); }
 std::vector<pending_call_info> worker::pending_calls() const { return core()->pending_calls(); }
 std::vector<served_call_info> worker::served_calls() const { return core()->served_calls(); }
-std::vector<pending_collective_info> worker::pending_collectives() const { return core()->collectives().pending; }
+std::vector<pending_collective_info> worker::pending_collectives() const {
+  detail::collectives_of_worker all = core()->collectives();
+  for (pending_collective_info& each : all.pending) {
+    const auto group = std::find_if(all.groups.begin(), all.groups.end(),
+                                    [&](const group_progress_info& one) { return one.id == each.group_id; });
+    if (each.members.empty() && group != all.groups.end()) each.members = group->members;
+  }
+  return std::move(all.pending);
+}
 std::vector<peer_traffic> worker::traffic() const { return core()->agent_unchecked().inspection().traffic(); }
 namespace detail {
 namespace {
