@@ -1,6 +1,7 @@
 #include "waits.hpp"
 
 #include <algorithm>
+#include <string>
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -10,8 +11,10 @@ using profiler::event;
 // Parents in a circle, which a peer can send, end, too.
 constexpr int most_generations = 64;
 
+// Of collectives: those of a process_group, whose names have that of the group. A barrier() of workers waits itself.
 bool is_asynchronous(const event& each) noexcept {
-  return each.kind == range_kind::collective || (each.kind == range_kind::call && !each.name.starts_with("rpc_sync#"));
+  if (each.kind == range_kind::collective) return each.name.find('#') != std::string::npos;
+  return each.kind == range_kind::call && !each.name.starts_with("rpc_sync#");
 }
 
 }  // namespace

@@ -292,6 +292,17 @@ TEST_CASE("a late member of a collective that failed, or that no thread waited f
   CHECK(profiler::summarise(from).workers[1].held_up_ns == 2'000'000);
 }
 
+TEST_CASE("a barrier of workers holds its thread, though that waits for no future") {
+  profile from = late_collective();
+  from.events[1].name = from.events[5].name = "barrier";
+  from.events.erase(from.events.begin() + 2, from.events.begin() + 4);  // the wait and the operation
+  const profiler::summary found = profiler::summarise(from);
+  CHECK(found.workers[0].waiting_ns == 6'000'000);
+  CHECK(found.workers[0].communication_ns == 2'000'000);
+  CHECK(found.workers[0].compute_ns == 2'000'000);
+  CHECK(found.workers[1].held_up_ns == 6'000'000);
+}
+
 TEST_CASE("where nothing but a wait was recorded, its path is what it waited for") {
   profile from;
   from.ended_ns = 100'000;
