@@ -36,6 +36,9 @@ wait_index::wait_index(const profiler::profile& from) {
       return false;
     });
   }
+  for (const event& each : from.events) {
+    if (is_asynchronous(each)) asynchronous_.emplace(&each, find(each));
+  }
 }
 
 const event* wait_index::at(const std::vector<const event*>& waits, std::int64_t moment_ns) {
@@ -46,8 +49,7 @@ const event* wait_index::at(const std::vector<const event*>& waits, std::int64_t
   return moment_ns <= before->ended_ns ? before : nullptr;
 }
 
-std::pair<hold, const event*> wait_index::find(const event& which) const {
-  if (!is_asynchronous(which)) return {hold::whole, nullptr};
+wait_index::held wait_index::find(const event& which) const {
   const auto own = waits_.find({which.node, which.thread_of_begin()});
   if (own != waits_.end()) {
     if (const event* const wait = at(own->second, which.ended_ns)) return {hold::awaited, wait};
@@ -89,7 +91,7 @@ std::uint64_t wait_index::outer(const event& which, bool may_outlive) const {
 }
 
 std::uint64_t wait_index::owner_of(const event& which) const {
-  const auto [how, wait] = find(which);
+  const auto [how, wait] = of(which);
   if (!wait) return outer(which, how != hold::whole);
   const std::uint64_t waiter = outer(*wait, false);
   return waiter == 0 ? wait->number : waiter;
