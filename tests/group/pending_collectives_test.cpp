@@ -90,7 +90,8 @@ TEST_CASE("a worker shows the collectives that it has begun, until they have end
   for (const auto& each : ends) each.get();
   for (int rank = 0; rank != 3; ++rank) CHECK(workers[rank].pending_collectives().empty());
   groups.clear();
-  CHECK(snapshot_of(workers[0]).groups.empty());
+  // What the group had to do for the last collective may keep it a moment longer than its handles.
+  while (!snapshot_of(workers[0]).groups.empty()) std::this_thread::yield();
 }
 
 TEST_CASE("the worker that collects shows which members a barrier waits for") {
