@@ -15,10 +15,10 @@ std::int64_t waited_between(const profiler::event& of, std::int64_t from, std::i
   const profiler::event& in = how == hold::awaited ? *waits.wait_of(of) : of;
   const std::int64_t began = std::max({in.began_ns, of.began_ns, from});
   const std::int64_t ended = std::min({in.ended_ns, of.ended_ns, to});
-  if (ended <= began) return 0;
-  std::int64_t length = ended;
-  add_bounded(length, -std::max(began, -std::numeric_limits<std::int64_t>::max()));
-  return length;
+  std::int64_t length = 0;
+  if (__builtin_sub_overflow(ended, began, &length))
+    return ended > began ? std::numeric_limits<std::int64_t>::max() : 0;
+  return std::max<std::int64_t>(length, 0);
 }
 
 }  // namespace

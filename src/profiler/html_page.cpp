@@ -102,10 +102,10 @@ class page_writer {
     words(text);
     text_ += "</td>";
   }
-  void columns(std::initializer_list<std::string_view> names) {
+  void columns(const std::vector<std::string_view>& names) {
     text_ += "<table><tr>";
     for (const std::string_view& each : names) {
-      const bool of_words = &each == names.begin() || each == "what" || each == "worker" || each == "error";
+      const bool of_words = &each == names.data() || each == "what" || each == "worker" || each == "error";
       text_ += of_words ? R"(<th class="name">)" : "<th>";
       words(each);
       text_ += "</th>";
@@ -142,11 +142,10 @@ class page_writer {
     text_ += "</p>\n";
     const bool held_up = std::any_of(all.workers.begin(), all.workers.end(),
                                      [](const profiler::worker_share& each) { return each.held_up_ns != 0; });
-    if (held_up) {
-      columns({"worker", "", "compute", "communication", "waiting", "queueing", "idle", "held up others", "events"});
-    } else {
-      columns({"worker", "", "compute", "communication", "waiting", "queueing", "idle", "events"});
-    }
+    std::vector<std::string_view> names{"worker", "", "compute", "communication", "waiting", "queueing", "idle"};
+    if (held_up) names.push_back("held up others");
+    names.push_back("events");
+    columns(names);
     for (const profiler::worker_share& each : all.workers) {
       const std::array<std::pair<std::string_view, std::int64_t>, 5> parts{{{"compute", each.compute_ns},
                                                                             {"communication", each.communication_ns},

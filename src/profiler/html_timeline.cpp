@@ -22,7 +22,8 @@ constexpr int label_height = 20;
 constexpr int axis_height = 22;
 constexpr std::size_t most_lanes = 24;  // of a track; what overlaps more than that is left out
 
-// What is drawn of one thread: the events that began on it, in lanes in which none overlaps another one. An event lies below those that are around it.
+// What is drawn of one thread: the events that began on it, in lanes in which none overlaps another one. An event lies below those
+// that are around it.
 struct track {
   std::int32_t node = -1;
   std::uint32_t thread = 0;

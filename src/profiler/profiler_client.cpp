@@ -18,6 +18,7 @@
 #include <ferry/rpc/detail/incoming_call.hpp>
 #include <ferry/rpc/exceptions.hpp>
 
+#include "../rpc/diagnostics/collective_methods.hpp"
 #include "../rpc/pipeline/interceptor_table.hpp"
 #include "../rpc/pipeline/library_clients.hpp"
 #include "../rpc/worker/worker_core.hpp"
@@ -154,11 +155,6 @@ class profiled_call final : public caller_hooks, public hooks_of_store {
 };
 static_assert(sizeof(profiled_call) <= thread_store::bytes_of_block);
 
-// The messages of collectives, which are events themselves: their handlers last until this member has come, too.
-bool is_of_collective(std::string_view method) noexcept {
-  return method.starts_with("ferry/g") && (method.starts_with("ferry/group/") || method == "ferry/gather");
-}
-
 // What to_here() and to_here_async() call at the owner.
 bool fetches_object(std::string_view method) noexcept {
   constexpr std::string_view here = "ferry::v0::detail::";
@@ -183,6 +179,7 @@ profile_names& names_in_timeline() {
 std::unique_ptr<caller_hooks> record_call(outgoing_request& request, const recording_in_force* here) {
   event_targets to = event_targets::at(here);
   const timeline* const on = request.blocks_caller() ? timeline_here() : nullptr;
+  // Collectives are events themselves. The handlers of their messages last until this member has come, too.
   if ((!to && !on) || is_of_collective(request.method())) return nullptr;
   profiled_thread& thread = profiled_thread_here();
   const worker_info& caller = request.core().agent_unchecked().self();

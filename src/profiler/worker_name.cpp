@@ -4,7 +4,6 @@
 #include <set>
 
 #include <fmt/format.h>
-#include <ferry/rpc/detail/future_state.hpp>
 
 #include "../rpc/worker/worker_core.hpp"
 

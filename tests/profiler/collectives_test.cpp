@@ -242,7 +242,7 @@ TEST_CASE("collectives count as waiting until all have called them, as communica
   CHECK(found.workers[1].compute_ns == 10'000'000);
   CHECK(found.workers[1].held_up_ns == 5'000'000);
   CHECK(found.straggler == 1);
-  // Of one member alone nobody knows when the others came.
+  // The profile of one member alone does not tell when the others came.
   from.events.resize(4);
   found = profiler::summarise(from);
   CHECK(found.workers[0].communication_ns == 7'000'000);

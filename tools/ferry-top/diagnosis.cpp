@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "group_index.hpp"
+#include "rpc/diagnostics/collective_methods.hpp"
 #include "wait_graph.hpp"
 
 namespace ferry_top {
@@ -167,7 +168,7 @@ std::string occupation(const group_index& of, const std::string& name) {
   const observed& worker = *of.find(name);
   const call_list calls = all_calls_of(worker);
   const auto first = std::find_if(calls.begin(), calls.end(), [&](const ferry::pending_call_info* each) {
-    return !is_of_collective(each->method) || of.gather(name, *each);
+    return !ferry::detail::is_of_collective(each->method) || of.gather(name, *each);
   });
   const ferry::pending_collective_info* const begun = begun_within(worker, nanoseconds::max());
   if (begun && (first == calls.end() || begun->age > (*first)->age))
@@ -175,12 +176,12 @@ std::string occupation(const group_index& of, const std::string& name) {
   if (first != calls.end()) {
     const ferry::pending_call_info& call = **first;
     if (const waiting_collective* const gather = of.gather(name, call))
-      return fmt::format("{} waits in {} for {}", name, of.describe(*gather->what), seconds_text(call.age));
+      return fmt::format("{} waits in {} for {}", name, gather->text, seconds_text(call.age));
     return fmt::format("the oldest call of {} is '{}' to {}, for {}", name, call.method, call.peer.name(),
                        seconds_text(call.age));
   }
   for (const ferry::served_call_info& each : worker.snapshot->served_calls) {
-    if (!is_of_collective(each.method))
+    if (!ferry::detail::is_of_collective(each.method))
       return fmt::format("{} has served '{}' for {}", name, each.method, seconds_text(each.age));
   }
   return name + " waits in no call and no collective: it computes, or waits for something else";
@@ -194,8 +195,8 @@ void add_collectives(std::vector<finding>& all, const group_index& of, const std
     if (each.missing.empty() && each.unknown.empty() && each.without.empty()) continue;
     if (each.what->group_id != 0 && !groups.insert(each.what->group_id).second) continue;
     if (++told > most_collectives) return;
-    std::string text = fmt::format("{} waits at {} for {}", of.describe(*each.what), names_text(each.waiting),
-                                   seconds_text(each.what->age));
+    std::string text =
+        fmt::format("{} waits at {} for {}", each.text, names_text(each.waiting), seconds_text(each.what->age));
     std::string_view separator = ": ";
     const auto add = [&](const std::vector<std::string>& names, std::string_view one, std::string_view many) {
       if (names.empty()) return;
@@ -232,7 +233,7 @@ diagnosis diagnose(const observation& of, nanoseconds older_than) {
   const group_index index(of);
   for (const auto& [name, each] : index.workers()) {
     for (const ferry::pending_call_info& call : each->snapshot->pending_calls) {
-      if (call.age >= older_than && !call.method.starts_with("ferry/group/"))
+      if (call.age >= older_than && !ferry::detail::is_group_message(call.method))
         result.waiting.push_back({each, &call, index.served(name, call)});
     }
   }

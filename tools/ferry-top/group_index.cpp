@@ -8,15 +8,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "rpc/diagnostics/collective_methods.hpp"
+
 namespace ferry_top {
 namespace {
 
 using nanoseconds = std::chrono::nanoseconds;
 
 constexpr std::size_t most_names = 4;  // in a text
-
-// What members of a barrier or gather call at the worker that collects.
-constexpr std::string_view gather_method = "ferry/gather";
 
 using name_set = std::set<std::string_view>;
 name_set set_of(const std::vector<std::string>& names) { return {names.begin(), names.end()}; }
@@ -111,7 +110,7 @@ const waiting_collective* group_index::collective(const ferry::pending_collectiv
 
 // The oldest that the caller takes part in: a thread waits for one at a time.
 const waiting_collective* group_index::gather(const std::string& caller, const ferry::pending_call_info& call) const {
-  if (call.method != gather_method) return nullptr;
+  if (call.method != ferry::detail::gather_method) return nullptr;
   const auto at = gathers_.find(call.peer.name());
   if (at == gathers_.end()) return nullptr;
   const waiting_collective* oldest = nullptr;
@@ -126,7 +125,7 @@ const waiting_collective* group_index::gather(const std::string& caller, const f
 call_list made_within(const observed& worker, nanoseconds age) {
   call_list result;
   for (const ferry::pending_call_info& each : worker.snapshot->pending_calls) {
-    if (each.age <= age) result.push_back(&each);
+    if (each.age <= age && !ferry::detail::is_group_message(each.method)) result.push_back(&each);
   }
   return result;
 }
@@ -160,10 +159,6 @@ std::string names_text(const std::vector<std::string>& names) {
   std::string text = fmt::format("{}", fmt::join(names.begin(), end, ", "));
   if (names.size() > most_names) text += fmt::format(" and {} more", names.size() - most_names);
   return text;
-}
-
-bool is_of_collective(std::string_view method) noexcept {
-  return method == gather_method || method.starts_with("ferry/group/");
 }
 
 std::string group_index::describe(const ferry::pending_collective_info& what) const {

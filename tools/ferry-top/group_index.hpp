@@ -7,7 +7,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -42,7 +41,8 @@ class group_index {
   [[nodiscard]] const std::vector<waiting_collective>& collectives() const noexcept { return collectives_; }
   /// The collective as its members tell, or null.
   [[nodiscard]] const waiting_collective* collective(const ferry::pending_collective_info& of) const;
-  /// "all_reduce(sum) of f32 [1000], collective 17 of group 'trainers'"; with the group's id where another one has its name.
+  /// "all_reduce(sum) of f32 [1000], collective 17 of group 'trainers'"; with the group's id where another one has its name. As
+  /// waiting_collective::text, but as this member has it.
   [[nodiscard]] std::string describe(const ferry::pending_collective_info& what) const;
   /// The barrier or gather that the worker waits for in this call, or null.
   [[nodiscard]] const waiting_collective* gather(const std::string& caller, const ferry::pending_call_info& call) const;
@@ -63,7 +63,7 @@ class group_index {
 
 using call_list = std::vector<const ferry::pending_call_info*>;
 
-/// The calls of a worker, the oldest first: they are in that order. Those that it has made while it served one of that age, which is
+/// The calls of a worker but for the messages of groups, the oldest first: they are in that order. Those that it has made while it served one of that age, which is
 /// of the same moment.
 [[nodiscard]] call_list made_within(const observed& worker, std::chrono::nanoseconds age);
 [[nodiscard]] call_list all_calls_of(const observed& worker);
@@ -81,7 +81,4 @@ enum class reason {
 [[nodiscard]] std::string seconds_text(std::chrono::nanoseconds value);
 /// "a, b and 3 more"
 [[nodiscard]] std::string names_text(const std::vector<std::string>& names);
-/// Whether the library calls it for a collective, which shows that itself.
-[[nodiscard]] bool is_of_collective(std::string_view method) noexcept;
-
 }  // namespace ferry_top

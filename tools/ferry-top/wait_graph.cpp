@@ -16,8 +16,8 @@ using nanoseconds = std::chrono::nanoseconds;
 constexpr std::size_t most_nodes = 1000;
 
 // "in barrier of worker0, worker1, which worker1 has not called"
-std::string waits_for_missing(const group_index& all, const waiting_collective& of) {
-  return fmt::format("in {}, which {} {} not called", all.describe(*of.what), names_text(of.missing),
+std::string waits_for_missing(const waiting_collective& of) {
+  return fmt::format("in {}, which {} {} not called", of.text, names_text(of.missing),
                      of.missing.size() == 1 ? "has" : "have");
 }
 
@@ -44,7 +44,7 @@ chain follow(const group_index& of, const std::string& caller, const ferry::pend
       return result;
     }
     if (const waiting_collective* const gather = of.gather(from, *call); gather && !gather->missing.empty()) {
-      result.steps.push_back(step + ", " + waits_for_missing(of, *gather));
+      result.steps.push_back(step + ", " + waits_for_missing(*gather));
       result.end = gather->missing.front();
       return result;
     }
@@ -54,7 +54,7 @@ chain follow(const group_index& of, const std::string& caller, const ferry::pend
     const bool in_collective = why == reason::nested && within && (next.empty() || within->age > next.front()->age);
     const waiting_collective* const of_group = in_collective ? of.collective(*within) : nullptr;
     if (of_group && !of_group->missing.empty()) {
-      result.steps.push_back(step + ", at the callee waiting " + waits_for_missing(of, *of_group));
+      result.steps.push_back(step + ", at the callee waiting " + waits_for_missing(*of_group));
       result.end = of_group->missing.front();
       return result;
     }
@@ -75,8 +75,8 @@ chain follow(const group_index& of, const std::string& caller, const ferry::pend
 
 wait_graph::wait_graph(const std::vector<waiting_call>& waiting, const group_index& of, nanoseconds older_than)
     : of_(of) {
-  const std::size_t calls = std::min(waiting.size(), most_nodes);
-  for (std::size_t i = 0; i != calls; ++i) add_call(waiting[i]);
+  call_nodes_ = std::min(waiting.size(), most_nodes);
+  for (std::size_t i = 0; i != call_nodes_; ++i) add_call(waiting[i]);
   std::vector<const waiting_collective*> of_nodes;  // behind those of the calls
   for (const auto& [name, each] : of.workers()) {
     for (const ferry::pending_collective_info& one : each->snapshot->pending_collectives) {
@@ -88,13 +88,13 @@ wait_graph::wait_graph(const std::vector<waiting_call>& waiting, const group_ind
   }
   for (auto& [name, list] : by_worker_) {
     std::copy_if(list.begin(), list.end(), std::back_inserter(calls_of_[name]),
-                 [&](std::size_t each) { return each < calls; });
+                 [this](std::size_t each) { return each < call_nodes_; });
     std::stable_sort(list.begin(), list.end(),
                      [this](std::size_t a, std::size_t b) { return nodes_[a].age > nodes_[b].age; });
   }
   edges_.resize(nodes_.size());
-  for (std::size_t i = 0; i != calls; ++i) connect_call(i, waiting[i]);
-  for (std::size_t i = calls; i != nodes_.size(); ++i) connect_missing(i, *of_nodes[i - calls]);
+  for (std::size_t i = 0; i != call_nodes_; ++i) connect_call(i, waiting[i]);
+  for (std::size_t i = call_nodes_; i != nodes_.size(); ++i) connect_missing(i, *of_nodes[i - call_nodes_]);
 }
 
 void wait_graph::add_call(const waiting_call& call) {
@@ -103,8 +103,8 @@ void wait_graph::add_call(const waiting_call& call) {
   by_worker_[caller].push_back(nodes_.size());
   if (const waiting_collective* const gather = of_.gather(caller, *call.call); gather && !gather->missing.empty()) {
     nodes_.push_back({caller,
-                      fmt::format("{} for {} ({} for {})", caller, names_text(gather->missing),
-                                  of_.describe(*gather->what), seconds_text(call.call->age)),
+                      fmt::format("{} for {} ({} for {})", caller, names_text(gather->missing), gather->text,
+                                  seconds_text(call.call->age)),
                       call.call->age});
     return;
   }
@@ -169,7 +169,7 @@ cycle_of_waits wait_graph::shortest_cycle(bool only_certain) const {
   for (std::size_t start = 0; start != edges_.size(); ++start) {
     const std::string& of_start = nodes_[start].worker;
     const node_list* const all_with_start = &by_worker_.at(of_start);
-    const node_list* const calls_with_start = start < calls_.size() ? &calls_of_.at(of_start) : nullptr;
+    const node_list* const calls_with_start = start < call_nodes_ ? &calls_of_.at(of_start) : nullptr;
     std::vector<std::size_t> reached_from(edges_.size(), none);
     std::set<const node_list*> looked_at;
     std::deque<std::size_t> next{start};

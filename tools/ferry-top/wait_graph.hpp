@@ -69,7 +69,8 @@ class wait_graph {
   [[nodiscard]] std::optional<std::size_t> first_made(const std::string& worker, std::chrono::nanoseconds within) const;
 
   const group_index& of_;
-  std::vector<waiting_node> nodes_;
+  std::vector<waiting_node> nodes_;  // those of calls first
+  std::size_t call_nodes_ = 0;
   std::vector<blocked_by> edges_;  // by node
   std::map<call_key, std::size_t> calls_;
   std::map<member_key, std::size_t> collectives_;

@@ -76,8 +76,8 @@ struct path_step {
 
 /// What an event took its time for, at all workers: steps that follow each other without gaps from its beginning to its end, and
 /// without which it would have been shorter. Of parts that ran at the same time the one that ended last counts: that the event waited
-/// for it is taken for granted, and not known of calls whose results are fetched later. Throws errc::invalid_argument if there is no
-/// event of that number.
+/// for it is taken for granted, but for asynchronous calls and collectives that ended while their thread, which waits for futures, did
+/// something else. Throws errc::invalid_argument if there is no event of that number.
 [[nodiscard]] std::vector<path_step> critical_path(const profile& from, std::uint64_t of);
 /// Of the events that are part of no other, the first of the longest; null: there are none. Ranges, passes, operations and calls come
 /// before handlers, whose calls were made elsewhere, these before collectives, and these before waits.

@@ -60,9 +60,8 @@ struct worker_snapshot {
 /// What a worker did last, by the file that it recorded its events in (worker_config::flight_directory) and that a process
 /// which was killed has left behind. `pending_calls` and `served_calls` are those whose end was not recorded: without
 /// deadlines, routes and silences, and with the phases that the events suggest. There are no collectives and groups, no traffic and no
-/// debug_info. `time`
-/// and `steady_ns` are those of the last event. The file of a worker that still runs can be read, too; events that are being
-/// written meanwhile are missing. Throws errc::malformed for a file that is damaged, cut short, or another one,
+/// debug_info. `time` and `steady_ns` are those of the last event. The file of a worker that still runs can be read, too; events that
+/// are being written meanwhile are missing. Throws errc::malformed for a file that is damaged, cut short, or another one,
 /// errc::version_mismatch for one of another release, errc::system_failure if it cannot be read. Thread-safe.
 [[nodiscard]] worker_snapshot read_flight_file(const std::string& path);
 
