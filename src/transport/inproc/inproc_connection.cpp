@@ -110,48 +110,55 @@ void inproc_connection::send_from_devices(outgoing_message&& message, inproc_con
 }
 
 void inproc_connection::receive(inbound_message&& message) {
+  auto next = std::make_unique<envelope>(std::move(message));
+  const frame_header& header = next->message.header;
+  const bool cancels = header.kind == frame_kind::cancel;
+  if (!cancels && slot_.offer(next.get())) {
+    (void)next.release();
+    return;
+  }
   std::unique_lock lock(mutex_);
   if (closed_) return;
-  received_->bytes.fetch_add(message.header.message_bytes(), std::memory_order_relaxed);
-  if (message.header.kind == frame_kind::cancel && !pending_.empty()) {
+  received_->bytes.fetch_add(header.message_bytes(), std::memory_order_relaxed);
+  if (cancels && !pending_.empty()) {
     const auto given_up = std::find_if(pending_.begin(), pending_.end(), [&](const auto& each) {
-      return each->message.header.kind == frame_kind::request && each->message.header.call_id == message.header.call_id;
+      const frame_header& waiting = each->first->message.header;
+      return waiting.kind == frame_kind::request && waiting.call_id == header.call_id;
     });
-    if (given_up != pending_.end()) return (*given_up)->behind.push_back(std::move(message));
+    if (given_up != pending_.end()) return (*given_up)->behind.push(std::move(next));
   }
-  enqueue(std::move(message));
+  enqueue(std::move(next));
   if (serving_ != serving::held && serving_ != serving::driver) return wake();
   // After the mutex has been released: the other thread takes it at once.
   const bool sleeps = serving_ == serving::driver && driver_sleeps_;
   lock.unlock();
-  news_pending_.store(true, std::memory_order_release);
+  slot_.poke();
   if (sleeps) news_.notify_all();
 }
 
-void inproc_connection::enqueue(inbound_message&& message) {
-  if (message.header.kind == frame_kind::cancel) urgent_.push_back(message);
-  inbox_.push_back(std::move(message));
+void inproc_connection::enqueue(std::unique_ptr<envelope> message) {
+  if (message->message.header.kind == frame_kind::cancel)
+    urgent_.push(std::make_unique<envelope>(inbound_message(message->message)));
+  inbox_.push(std::move(message));
 }
 
-inbound_message inproc_connection::take_next() noexcept {
-  std::list<inbound_message>& from = paused_ ? urgent_ : inbox_;
-  inbound_message next = std::move(from.front());
-  from.pop_front();
+std::unique_ptr<envelope> inproc_connection::take_next() noexcept {
+  auto next = (paused_ ? urgent_ : inbox_).pop();
   if (paused_) return next;
-  received_->bytes.fetch_sub(next.header.message_bytes());
+  received_->bytes.fetch_sub(next->message.header.message_bytes());
   // Its copy is the first one, unless that was delivered.
-  if (!urgent_.empty() && urgent_.front().storage.data() == next.storage.data()) urgent_.pop_front();
+  if (!urgent_.empty() && urgent_.front().storage.data() == next->message.storage.data()) urgent_.pop();
   return next;
 }
 
 void inproc_connection::receive_later(inbound_message&& message, const std::vector<stream>& streams) {
   auto waiting = std::make_shared<pending_message>();
-  waiting->message = std::move(message);
+  waiting->first = std::make_unique<envelope>(std::move(message));
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
     pending_.push_back(waiting);
-    received_->bytes.fetch_add(waiting->message.header.message_bytes(), std::memory_order_relaxed);
+    received_->bytes.fetch_add(waiting->first->message.header.message_bytes(), std::memory_order_relaxed);
   }
   pending_copy::watch(loop_, streams, [self = shared_from_this(), waiting](const std::exception_ptr& failure) {
     self->tensors_ready(waiting, failure);
@@ -164,10 +171,10 @@ void inproc_connection::tensors_ready(const std::shared_ptr<pending_message>& wh
   const auto found = std::find(pending_.begin(), pending_.end(), which);
   if (found == pending_.end()) return;  // closed meanwhile
   pending_.erase(found);
-  which->message.failure = failure;
-  if (failure) which->message.tensors.clear();
-  enqueue(std::move(which->message));
-  for (inbound_message& each : which->behind) enqueue(std::move(each));
+  which->first->message.failure = failure;
+  if (failure) which->first->message.tensors.clear();
+  enqueue(std::move(which->first));
+  while (!which->behind.empty()) enqueue(which->behind.pop());
   wake();
 }
 
@@ -189,6 +196,7 @@ void inproc_connection::notify_written() noexcept {
 void inproc_connection::pause_reading() noexcept {
   const std::lock_guard lock(mutex_);
   paused_ = true;
+  slot_.poke();  // the thread that spins shuts the slot: what is sent from then on waits
 }
 
 void inproc_connection::resume_reading() noexcept {
@@ -198,7 +206,7 @@ void inproc_connection::resume_reading() noexcept {
 }
 
 void inproc_connection::close(std::exception_ptr reason) noexcept {
-  std::list<inbound_message> unwanted, unwanted_copies;
+  envelope_queue unwanted, unwanted_copies;
   std::vector<std::shared_ptr<pending_message>> unwanted_too;
   {
     const std::lock_guard lock(mutex_);
@@ -226,7 +234,7 @@ void inproc_connection::peer_closed() noexcept {
 
 void inproc_connection::wake(bool elsewhere) noexcept {
   if (!receiver_ || nothing_to_do()) return;
-  news_pending_.store(true, std::memory_order_release);
+  slot_.poke();
   if (serving_ == serving::driver) news_.notify_all();
   if (serving_ != serving::idle) return;
   serving_ = serving::reactor_thread;
@@ -243,7 +251,7 @@ void inproc_connection::stop_serving() noexcept {
   if (budget_.count() != 0 && threads_->linger_on(shared_from_this())) {
     serving_ = serving::held;
     holder_ = std::this_thread::get_id();
-    ++touched_;
+    touched_.fetch_add(1, std::memory_order_relaxed);
     last_spin_ = clock::now();
   } else {
     idle_since_ = clock::now();
@@ -258,11 +266,20 @@ void inproc_connection::tell_monitor() noexcept {
   loop_->watch_later(shared_from_this(), io_threads::tick);
 }
 
+bool inproc_connection::take_from_holder() noexcept {
+  if (delivering_) return false;
+  const auto result = slot_.withdraw();
+  if (result == handover_slot::withdrawal::withdrawn) spinner_leaves_ = true;
+  return result != handover_slot::withdrawal::refused;
+}
+
 bool inproc_connection::resume_watching(bool now) noexcept {
   const std::lock_guard lock(mutex_);
   if (serving_ == serving::held) {
-    if (delivering_ || (!now && std::exchange(seen_touched_, touched_) != touched_)) return false;
+    const std::uint32_t touched = touched_.load(std::memory_order_relaxed);
+    if (!now && std::exchange(seen_touched_, touched) != touched) return false;
     if (now && !held_here()) return true;  // another thread has it meanwhile
+    if (!take_from_holder()) return false;
     serving_ = serving::idle;
     wake(true);
   }
@@ -272,34 +289,52 @@ bool inproc_connection::resume_watching(bool now) noexcept {
 
 void inproc_connection::rescue() noexcept {
   const std::lock_guard lock(mutex_);
-  if (serving_ != serving::held || delivering_ || nothing_to_do()) return;
+  if (serving_ != serving::held || nothing_to_do() || !take_from_holder()) return;
   serving_ = serving::idle;
   wake(true);
 }
 
-void inproc_connection::spin_for_news(std::unique_lock<std::mutex>& lock, std::chrono::nanoseconds budget) noexcept {
+std::unique_ptr<envelope> inproc_connection::spin_for_news(std::unique_lock<std::mutex>& lock,
+                                                           std::chrono::nanoseconds budget) noexcept {
   constexpr int looks_per_time = 16;
   const auto as = serving_;
   const auto holder = holder_;
-  if (!nothing_to_do()) return;  // nothing was gained by spinning
+  // While reading is paused what comes has to wait in the inbox, behind what waits there.
+  const auto waits = [&] { return nothing_to_do() && !paused_ && !interrupted_; };
+  if (!waits()) return nullptr;  // nothing was gained by spinning
   const auto started = last_spin_ = clock::now();
   bool expired = false;
-  const auto still_here = [&] { return serving_ == as && holder_ == holder; };
-  while (nothing_to_do() && !interrupted_ && still_here() && !expired) {
+  while (spinner_leaves_ && waits() && !expired) {
     lock.unlock();
-    bool news = false;
-    while (!news && !expired) {
-      for (int i = 0; i != looks_per_time && !news; ++i) {
-        pause_processor();
-        news = news_pending_.load(std::memory_order_acquire);
-      }
+    pause_processor();
+    expired = clock::now() - started > budget;
+    lock.lock();
+  }
+  if (spinner_leaves_ || serving_ != as || holder_ != holder) return nullptr;
+  std::unique_ptr<envelope> message;
+  while (waits() && !expired) {
+    slot_.open();
+    lock.unlock();
+    while (slot_.is_open() && !expired) {
+      for (int i = 0; i != looks_per_time && slot_.is_open(); ++i) pause_processor();
       expired = clock::now() - started > budget;
     }
+    message = slot_.take();
+    if (message) break;
     lock.lock();
-    if (still_here()) news_pending_.store(false, std::memory_order_relaxed);
+    if (serving_ != as || holder_ != holder) {  // the end was taken from this thread
+      spinner_leaves_ = false;
+      break;
+    }
+    message = slot_.leave();
+    if (message) {
+      lock.unlock();
+      break;
+    }
   }
   // News that came late were not gained by spinning: the thread had lost its processor, which others need.
   expired ? spin_.failed() : spin_.succeeded();
+  return message;
 }
 
 bool inproc_connection::linger(io_threads&) noexcept {
@@ -314,13 +349,22 @@ bool inproc_connection::linger(io_threads&) noexcept {
     wake();
     return false;
   }
-  spin_for_news(lock, budget_);
+  const bool may_stay = !closed_ && !paused_ && !driven_;  // what came from the slot may have changed that
+  if (auto message = may_stay ? spin_for_news(lock, budget_) : nullptr) {
+    receiver_->on_message(*this, std::move(message->message));
+    message.reset();
+    touched_.fetch_add(1, std::memory_order_relaxed);
+    const bool stays = (budget_ = spin_.budget()).count() != 0;
+    slot_.shut();
+    if (stays) return true;
+    lock.lock();
+  }
   if (!held_here()) return false;
   if (!nothing_to_do()) {
     deliver(lock, nullptr);
     budget_ = closed_ || paused_ || driven_ ? std::chrono::nanoseconds(0) : spin_.budget();
     if (budget_.count() != 0) {
-      ++touched_;
+      touched_.fetch_add(1, std::memory_order_relaxed);
       const bool watched = noted_;
       lock.unlock();
       if (!watched) tell_monitor();
@@ -344,7 +388,8 @@ void inproc_connection::deliver(std::unique_lock<std::mutex>& lock, const drive_
       if (received_->reached()) {
         if (const auto peer = peer_.lock()) peer->notify_written();
       }
-      receiver->on_message(*this, std::move(message));
+      receiver->on_message(*this, std::move(message->message));
+      message.reset();
     } else {
       closed_reported_ = true;
       auto receiver = std::move(receiver_);
@@ -371,7 +416,7 @@ bool inproc_connection::drive(const drive_condition& condition, deadline until) 
     if (!driver_sleeps_ || clock::now() - driver_asleep_since_ < driver_yields_after) return false;
     news_.notify_all();
   }
-  if (serving_ == serving::held) news_pending_.store(true, std::memory_order_release);  // its holder need not spin on
+  if (serving_ == serving::held && !take_from_holder()) return false;
   serving_ = serving::driver;
   driver_sleeps_ = interrupted_ = false;
   const auto own = ++drivers_;
@@ -382,7 +427,13 @@ bool inproc_connection::drive(const drive_condition& condition, deadline until) 
     if (started >= until.at()) break;
     const auto ready = [&] { return !nothing_to_do() || interrupted_ || drivers_ != own; };
     if (const auto budget = spin_.budget(); budget.count() != 0) {
-      spin_for_news(lock, std::min<std::chrono::nanoseconds>(budget, until.at() - started));
+      if (auto message = spin_for_news(lock, std::min<std::chrono::nanoseconds>(budget, until.at() - started))) {
+        receiver_->on_message(*this, std::move(message->message));
+        message.reset();
+        slot_.shut();
+        lock.lock();
+        continue;
+      }
       if (!ready()) {
         lock.unlock();
         if (const auto peer = peer_.lock()) peer->rescue();
@@ -412,7 +463,7 @@ bool inproc_connection::drive(const drive_condition& condition, deadline until) 
 void inproc_connection::interrupt_drive() noexcept {
   const std::lock_guard lock(mutex_);
   interrupted_ = serving_ == serving::driver;
-  if (interrupted_) news_pending_.store(true, std::memory_order_release);
+  if (interrupted_) slot_.poke();
   news_.notify_all();
 }
 

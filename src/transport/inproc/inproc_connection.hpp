@@ -7,7 +7,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -20,6 +19,7 @@
 
 #include "../reactor/adaptive_spin.hpp"
 #include "../reactor/io_threads.hpp"
+#include "handover_slot.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -34,9 +34,9 @@ namespace ferry::inline v0::detail {
 ///   a thread inside drive() that waits for its own reply, or
 ///   a thread of the reactor that delivered earlier messages and has kept the end (it is held), or
 ///   a thread of the reactor to which it is posted.
-/// The former two spin first if recent waits were short, and are not woken meanwhile. The thread that holds an end may
-/// run a handler at the moment: the end is taken from it once it begins to block, when a driver at the other end has
-/// waited in vain, or by the monitor after a tick.
+/// The first two spin if recent waits were short, and are not woken meanwhile: a sender hands the message to the thread
+/// that spins (handover_slot). The thread that holds an end may run a handler at the moment: the end is taken from it once
+/// it begins to block, when a driver at the other end has waited in vain, or by the monitor after a tick.
 class inproc_connection final : public connection,
                                 public lingering_connection,
                                 public std::enable_shared_from_this<inproc_connection> {
@@ -94,16 +94,16 @@ class inproc_connection final : public connection,
 
   /// A message that waits for its tensors, and the messages ordered behind it.
   struct pending_message {
-    inbound_message message;
-    std::vector<inbound_message> behind;
+    std::unique_ptr<envelope> first;
+    envelope_queue behind;
   };
 
   static void send_from_devices(outgoing_message&& message, inproc_connection& peer);
   void receive(inbound_message&& message);
   /// Adds it to the inbox. Called with mutex_ held.
-  void enqueue(inbound_message&& message);
+  void enqueue(std::unique_ptr<envelope> message);
   /// The next message to deliver. Called with mutex_ held, while there is one.
-  inbound_message take_next() noexcept;
+  std::unique_ptr<envelope> take_next() noexcept;
   /// Delivers the message once the streams have completed.
   void receive_later(inbound_message&& message, const std::vector<stream>& streams);
   void tensors_ready(const std::shared_ptr<pending_message>& which, const std::exception_ptr& failure) noexcept;
@@ -122,8 +122,12 @@ class inproc_connection final : public connection,
     return serving_ == serving::held && holder_ == std::this_thread::get_id();
   }
   /// Spins until there is something to do, the driver is interrupted, or the end is taken from the current thread.
-  /// Called and left with `lock` held.
-  void spin_for_news(std::unique_lock<std::mutex>& lock, std::chrono::nanoseconds budget) noexcept;
+  /// Called with `lock` held. With a message, which was handed over, it is left without the lock: the end cannot be taken
+  /// from this thread until slot_.shut(). Without one, it is left with the lock held.
+  std::unique_ptr<envelope> spin_for_news(std::unique_lock<std::mutex>& lock, std::chrono::nanoseconds budget) noexcept;
+  /// Shuts the slot of the thread that holds the end, which the caller then gives to another one; false if that thread has a
+  /// message, or delivers one. Called with mutex_ held.
+  [[nodiscard]] bool take_from_holder() noexcept;
   /// Takes the end from a thread that holds it and does not come to its messages. Called with mutex_ not held.
   void rescue() noexcept;
   [[nodiscard]] bool nothing_to_do() const noexcept {
@@ -146,12 +150,13 @@ class inproc_connection final : public connection,
   bool paused_ = false;
   bool interrupted_ = false;
   bool driver_sleeps_ = false;
-  bool delivering_ = false;           // the thread that serves is in the receiver: the end cannot be taken from it
-  bool driven_ = false;               // drive() was called before
-  bool noted_ = false;                // the monitor watches the end
-  std::list<inbound_message> inbox_;  // the memory of a node, warm in the receiver's cache, serves for its answer
+  bool delivering_ = false;      // the thread that serves is in the receiver: the end cannot be taken from it
+  bool driven_ = false;          // drive() was called before
+  bool noted_ = false;           // the monitor watches the end
+  bool spinner_leaves_ = false;  // the end was taken from a thread that spins and has not seen that yet
+  envelope_queue inbox_;
   // While reading is paused, copies of cancellations are delivered ahead: these are of those in the inbox, in order.
-  std::list<inbound_message> urgent_;
+  envelope_queue urgent_;
   std::vector<std::shared_ptr<pending_message>> pending_;
   std::condition_variable news_;  // for the driver
 
@@ -160,18 +165,17 @@ class inproc_connection final : public connection,
   std::exception_ptr reason_;
   std::thread::id holder_;
   adaptive_spin spin_;
-  std::chrono::nanoseconds budget_{0};  // of the thread that holds the end
-  clock::time_point last_spin_;         // when the thread that serves began to spin last, or to hold the end
-  clock::time_point idle_since_;        // when the reactor thread that served last left
-  std::uint32_t touched_ = 0;           // how often a thread has held the end
-  std::uint32_t seen_touched_ = 0;      // by the monitor
-  std::uint32_t drivers_ = 0;           // a sleeping driver yields to another
+  std::chrono::nanoseconds budget_{0};     // of the thread that holds the end
+  clock::time_point last_spin_;            // when the thread that serves began to spin last, or to hold the end
+  clock::time_point idle_since_;           // when the reactor thread that served last left
+  std::atomic<std::uint32_t> touched_{0};  // how often a thread has held the end
+  std::uint32_t seen_touched_ = 0;         // by the monitor
+  std::uint32_t drivers_ = 0;              // a sleeping driver yields to another
   clock::time_point driver_asleep_since_;
   std::atomic<bool> closed_here_{false};  // closed at this end: the other end no longer counts its unread bytes
   delivery work_;
   std::shared_ptr<inproc_connection> posted_;  // keeps this alive while work_ is queued
-  // What a spinning thread looks at: set after a change, and after mutex_ has been released where that is a message.
-  alignas(64) std::atomic<bool> news_pending_{false};
+  alignas(64) handover_slot slot_;             // what a spinning thread looks at
 };
 
 }  // namespace ferry::inline v0::detail

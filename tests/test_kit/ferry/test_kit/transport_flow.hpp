@@ -118,6 +118,73 @@ void check_pausing() {
     CHECK(pair.far_log->count() == 3);
     CHECK(pair.far_log->times_closed() == 1);
   }
+  // Threads that spin for messages since those have come at once may be given them on another way than the others.
+  struct answered final : ferry::drive_condition {
+    std::atomic<bool> flag{false};
+    [[nodiscard]] bool done() const noexcept override { return flag.load(); }
+  } got;
+  constexpr std::uint64_t quick = 300;  // messages that are answered at once
+  const auto warm_up = [&] {
+    pair.near_log->on_arrival = [&](ferry::connection& from, ferry::inbound_message&) {
+      got.flag = true;
+      from.interrupt_drive();
+    };
+    for (std::uint64_t i = 0; i != quick; ++i) {
+      got.flag = false;
+      pair.near_end->send(make_message(i, 10));
+      (void)pair.near_end->drive(got, ferry::deadline::after(patience));
+      REQUIRE(pair.near_log->wait_for_count(i + 1));
+    }
+  };
+  SUBCASE("a receiver that has answered at once for a while gets nothing more once it has paused") {
+    constexpr std::uint64_t later = 500;
+    pair.far_log->on_arrival = [](ferry::connection& from, ferry::inbound_message& message) {
+      const std::uint64_t id = message.header.call_id;
+      if (id == quick) from.pause_reading();
+      if (id < quick) from.send(make_message(id, 10));
+    };
+    warm_up();
+    for (std::uint64_t i = quick; i != quick + later; ++i) {
+      pair.near_end->send(make_message(i, 10));
+      if (i == quick) REQUIRE(pair.far_log->wait_for_count(quick + 1));
+      if (i % 10 == 0) round_trip(pair.near_log->count());
+    }
+    CHECK(pair.far_log->count() == quick + 1);
+    pair.far_end->resume_reading();
+    const auto arrived = pair.far_log->take(quick + later);
+    REQUIRE(arrived.size() == quick + later);
+    std::size_t wrong = 0;
+    for (std::uint64_t i = 0; i != quick + later; ++i) wrong += is_message(arrived[i], i, 10) ? 0 : 1;
+    CHECK(wrong == 0);
+  }
+  SUBCASE("a thread that drives a paused connection gets nothing, and all in order once it resumes") {
+    constexpr std::uint64_t later = 50;
+    pair.far_log->on_arrival = [](ferry::connection& from, ferry::inbound_message& message) {
+      if (message.header.call_id < quick) from.send(make_message(message.header.call_id, 10));
+    };
+    warm_up();
+    pair.near_end->pause_reading();
+    pair.far_end->send(make_message(quick, 10));
+    got.flag = false;
+    std::thread driver([&] { (void)pair.near_end->drive(got, ferry::deadline::after(patience)); });
+    bool each_came = true;
+    for (std::uint64_t i = quick + 1; i != quick + later && each_came; ++i) {
+      pair.far_end->send(make_message(i, 10));
+      pair.near_end->send(make_message(i, 10));
+      each_came = pair.far_log->wait_for_count(i);
+    }
+    CHECK(each_came);
+    CHECK(pair.near_log->count() == quick);
+    pair.near_end->resume_reading();
+    const auto arrived = pair.near_log->take(quick + later);
+    got.flag = true;
+    pair.near_end->interrupt_drive();
+    driver.join();
+    REQUIRE(arrived.size() == quick + later);
+    std::size_t wrong = 0;
+    for (std::uint64_t i = 0; i != quick + later; ++i) wrong += is_message(arrived[i], i, 10) ? 0 : 1;
+    CHECK(wrong == 0);
+  }
   SUBCASE("a paused receiver may close") {
     pair.far_log->on_arrival = [](ferry::connection& from, ferry::inbound_message&) { from.pause_reading(); };
     for (std::uint64_t i = 0; i < 3; ++i) pair.near_end->send(make_message(i, 10));
