@@ -73,13 +73,7 @@ void check_not_forked() {
 
 struct io_threads::thread_state {
   io_threads* owner = nullptr;
-  std::mutex mutex;  // the monitor takes the batch and the corked writes of a blocked thread
-  work* head = nullptr;
-  work* tail = nullptr;
-  std::atomic<std::size_t> size{0};
-  std::vector<std::shared_ptr<deferred_io>> corked;
-  std::atomic<std::uint64_t> progress{0};
-  std::uint64_t seen_progress = 0;             // owned by the monitor
+  thread_batch batch;
   bool batching = false;                       // owned by the thread: it is between two waits for events
   bool running = false;                        // owned by the thread: inside an item
   int suspended = 0;                           // owned by the thread: > 0 while nothing may be deferred
@@ -304,31 +298,22 @@ void io_threads::finish_batch(thread_state& self) noexcept {
   held_output::release();  // of a continuation that ran while this thread read
   do {
     run_batch(self);
-    release_deferred(self);
-  } while (self.size.load(std::memory_order_relaxed) != 0);
+    self.batch.flush_corked();
+  } while (!self.batch.empty());
 }
 
 void io_threads::run_batch(thread_state& self) noexcept {
-  while (self.size.load(std::memory_order_relaxed) != 0) {
-    work* item = nullptr;
-    std::size_t left = 0;
-    {
-      std::lock_guard lock(self.mutex);
-      item = self.head;
-      if (!item) return;
-      self.head = item->next;
-      if (!self.head) self.tail = nullptr;
-      left = self.size.load(std::memory_order_relaxed) - 1;
-      self.size.store(left, std::memory_order_relaxed);
-    }
-    if (left != 0) request_ticks();
+  while (!self.batch.empty()) {
+    work* const item = self.batch.pop();
+    if (!item) return;
+    if (!self.batch.empty()) request_ticks();
     ensure_poller();
     run_item(self, item);
   }
 }
 
 void io_threads::run_item(thread_state& self, work* item) noexcept {
-  self.progress.fetch_add(1, std::memory_order_relaxed);
+  self.batch.note_progress();
   item->next = nullptr;
   self.running = true;
   item->run(item);
@@ -337,54 +322,34 @@ void io_threads::run_item(thread_state& self, work* item) noexcept {
   if (thread_exit_was_held()) begin_blocking();  // other threads take what this one holds, and will get
 }
 
-void io_threads::release_deferred(thread_state& self) noexcept {
-  std::vector<std::shared_ptr<deferred_io>> corked;
-  {
-    std::lock_guard lock(self.mutex);
-    if (self.corked.empty()) return;
-    corked.swap(self.corked);
-  }
-  for (auto& item : corked) item->flush();
-  corked.clear();
-  std::lock_guard lock(self.mutex);
-  if (self.corked.empty()) self.corked.swap(corked);  // keeps the capacity
-}
-
 void io_threads::post(work* item) noexcept {
   auto* self = own_state();
   if (!self || !self->holds_back()) return post_elsewhere(item);
-  item->next = nullptr;
-  std::size_t size = 0;
-  {
-    std::lock_guard lock(self->mutex);
-    (self->tail ? self->tail->next : self->head) = item;
-    self->tail = item;
-    size = self->size.load(std::memory_order_relaxed) + 1;
-    self->size.store(size, std::memory_order_relaxed);
-  }
-  if (size > 1 || self->running) request_ticks();  // it may run behind a slow item
+  const bool alone = self->batch.empty();
+  self->batch.push(item, self->running);
+  if (!alone || self->running) request_ticks();  // it may run behind a slow item
 }
 
 void io_threads::post_elsewhere(work* item) noexcept {
   item->next = nullptr;
-  push_global(item, item, 1);
+  push_global({item, item, 1});
   wake_one();
 }
 
-void io_threads::push_global(work* first, work* last, std::size_t count) noexcept {
+void io_threads::push_global(const work_list& items) noexcept {
   std::lock_guard lock(queue_mutex_);
-  (queue_tail_ ? queue_tail_->next : queue_head_) = first;
-  queue_tail_ = last;
-  queue_size_.fetch_add(count);
+  queue_.append(items);
+  queue_size_.fetch_add(items.count);
 }
 
 work* io_threads::pop_global() noexcept {
   if (queue_size_.load() == 0) return nullptr;
   std::lock_guard lock(queue_mutex_);
-  work* item = queue_head_;
+  work* item = queue_.head;
   if (!item) return nullptr;
-  queue_head_ = item->next;
-  if (!queue_head_) queue_tail_ = nullptr;
+  queue_.head = item->next;
+  if (!queue_.head) queue_.tail = nullptr;
+  --queue_.count;
   queue_size_.fetch_sub(1);
   item->next = nullptr;
   return item;
@@ -465,7 +430,7 @@ void io_threads::unwatch(watch_id watch) noexcept {
 
 bool io_threads::has_more_work() const noexcept {
   const auto* self = own_state();
-  return self && self->holds_back() && self->size.load(std::memory_order_relaxed) != 0;
+  return self && self->holds_back() && !self->batch.empty();
 }
 
 bool io_threads::reads_next(const descriptor_handler& which) const noexcept {
@@ -476,12 +441,7 @@ bool io_threads::reads_next(const descriptor_handler& which) const noexcept {
 bool io_threads::flush_later(const std::shared_ptr<deferred_io>& item) noexcept {
   auto* self = own_state();
   if (!self || !self->holds_back()) return false;
-  if (self->size.load(std::memory_order_relaxed) == 0) return false;
-  {
-    std::lock_guard lock(self->mutex);
-    if (self->head == nullptr) return false;
-    self->corked.push_back(item);
-  }
+  if (self->batch.empty() || !self->batch.cork(item)) return false;
   if (!self->running) request_ticks();  // the batch still to be run may be slow
   return true;
 }
@@ -490,18 +450,9 @@ void io_threads::begin_blocking() noexcept {
   auto* self = own_state();
   if (!self) return;
   ++self->suspended;
-  work* head = nullptr;
-  work* tail = nullptr;
-  std::size_t count = 0;
-  {
-    std::lock_guard lock(self->mutex);
-    head = std::exchange(self->head, nullptr);
-    tail = std::exchange(self->tail, nullptr);
-    count = self->size.exchange(0);
-  }
-  if (head) push_global(head, tail, count);
+  if (const work_list left = self->batch.take_all(); left.head) push_global(left);
   if (queue_size_.load() != 0) wake_one();
-  release_deferred(*self);
+  self->batch.flush_corked();
   if (self->lingering) self->lingering->resume_watching(true);
   ensure_poller();
 }
@@ -557,35 +508,18 @@ void io_threads::request_ticks() noexcept {
 
 io_threads::finding io_threads::inspect_threads() noexcept {
   finding found;
-  work* head = nullptr;
-  work* tail = nullptr;
-  std::size_t count = 0;
+  work_list stuck;
   std::vector<std::shared_ptr<deferred_io>> corked;
   {
     std::lock_guard threads(threads_mutex_);
-    for (thread_state* state : states_) {
-      std::lock_guard lock(state->mutex);
-      const std::uint64_t progress = state->progress.load(std::memory_order_relaxed);
-      const bool holds = state->head || !state->corked.empty();
-      found.held = found.held || holds;
-      // Bounds the delay of corked writes to one tick, also behind a very long batch.
-      for (auto& item : state->corked) corked.push_back(std::move(item));
-      state->corked.clear();
-      if (std::exchange(state->seen_progress, progress) != progress || !holds) continue;
-      if (state->head) {
-        (tail ? tail->next : head) = state->head;
-        tail = state->tail;
-        count += state->size.exchange(0);
-        state->head = state->tail = nullptr;
-      }
-    }
+    for (thread_state* state : states_) found.held = state->batch.inspect(corked, stuck) || found.held;
   }
-  if (head) {
-    push_global(head, tail, count);
+  if (stuck.head) {
+    push_global(stuck);
     wake_one();
   }
   for (auto& item : corked) item->flush();
-  found.taken = head || !corked.empty();
+  found.taken = stuck.head || !corked.empty();
   return found;
 }
 

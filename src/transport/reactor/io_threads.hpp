@@ -24,6 +24,8 @@
 
 #include <ferry/transport/reactor.hpp>
 
+#include "thread_batch.hpp"
+
 namespace ferry::inline v0::detail {
 
 class io_threads;
@@ -129,10 +131,9 @@ class io_threads final : public reactor {
   void finish_and_linger(thread_state& self) noexcept;
   void run_batch(thread_state& self) noexcept;
   void run_item(thread_state& self, work* item) noexcept;
-  void release_deferred(thread_state& self) noexcept;
   void wake_one() noexcept;
   work* pop_global() noexcept;
-  void push_global(work* first, work* last, std::size_t count) noexcept;
+  void push_global(const work_list& items) noexcept;
   std::shared_ptr<descriptor_handler> handler_of(std::uint64_t id) noexcept;
 
   // What an inspection of the threads found.
@@ -162,8 +163,7 @@ class io_threads final : public reactor {
   std::atomic<bool> warned_{false};
 
   std::mutex queue_mutex_;
-  work* queue_head_ = nullptr;
-  work* queue_tail_ = nullptr;
+  work_list queue_;
   std::atomic<std::size_t> queue_size_{0};
 
   std::mutex table_mutex_;
