@@ -53,10 +53,15 @@ bool stream_connection::lends_memory_of(const outgoing_message& message) noexcep
 }
 
 ssize_t stream_connection::send_to_ring(std::span<const iovec> from) noexcept {
-  ring_writer& ring = rings_->out();
   bool wake = false;
+  const ssize_t written = write_to_ring(from, wake);
+  if (wake) wake_peer();  // then something was written
+  return written;
+}
+
+ssize_t stream_connection::write_to_ring(std::span<const iovec> from, bool& wake) noexcept {
+  ring_writer& ring = rings_->out();
   const std::size_t written = ring.write(from, wake);
-  if (wake) wake_peer();
   if (written != 0) return static_cast<ssize_t>(written);
   errno = ring.broken() ? EPROTO : EAGAIN;
   return -1;

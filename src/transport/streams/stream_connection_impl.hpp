@@ -186,6 +186,8 @@ class stream_connection final : public connection,
   // The same over rings, with the results of the system calls; EPROTO: the peer has broken the ring.
   [[nodiscard]] ssize_t receive_from_ring(std::span<const iovec> into, bool sleep) noexcept;
   [[nodiscard]] ssize_t send_to_ring(std::span<const iovec> from) noexcept;
+  /// Without waking the peer.
+  [[nodiscard]] ssize_t write_to_ring(std::span<const iovec> from, bool& wake) noexcept;
   [[nodiscard]] ssize_t write_some(std::span<const iovec> from) noexcept {
     return over_rings_ ? send_to_ring(from) : send_to_socket(from);
   }
@@ -281,8 +283,8 @@ class stream_connection final : public connection,
   std::atomic<bool> paused_{false};          // the reader leaves all input unread
   std::atomic<bool> hung_up_{false};         // the peer has ended the connection; input may be left
   std::atomic<bool> reads_the_rest_{false};  // although reading is paused; set by the reader
-  std::mutex interrupt_mutex_;               // guards interrupt_
-  int interrupt_ = no_descriptor;
+  std::mutex interrupt_mutex_;               // guards changes of interrupt_, and writing to it
+  std::atomic<int> interrupt_{no_descriptor};
   std::atomic<bool> driven_{false};  // drive() was called lately
   // Between drives: the thread that drove last is expected back at once, since its drives have followed each other often
   // enough. Until then so many messages may be sent without the connection being watched for their answers. If it does

@@ -405,6 +405,7 @@ bool stream_connection::linger(io_threads& on) noexcept {
 }
 
 int stream_connection::interrupt_descriptor() noexcept {
+  if (const int made = interrupt_.load(std::memory_order_acquire); made >= 0) return made;
   std::lock_guard lock(interrupt_mutex_);
   if (interrupt_ == no_descriptor) interrupt_ = std::max(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), no_descriptor);
   return interrupt_;
