@@ -110,7 +110,29 @@ worker_record worker_record::decode(std::string_view text, int id) {
   return result;
 }
 
-peer_table::peer_table() = default;
+namespace {
+
+// What a thread has found last: threads call the same worker again and again, and a lock for all of them, even a shared one,
+// would move from processor to processor.
+struct last_lookup {
+  static constexpr std::size_t longest = 40;
+  std::uint64_t table = 0;  // 0: none
+  std::uint64_t changes = 0;
+  peer* found = nullptr;
+  std::size_t size = 0;
+  std::array<char, longest> name;
+
+  [[nodiscard]] bool is(std::uint64_t of, std::uint64_t as_of, std::string_view wanted) const noexcept {
+    return table == of && changes == as_of && std::string_view(name.data(), size) == wanted;
+  }
+};
+thread_local constinit last_lookup last_found{};
+
+std::atomic<std::uint64_t> tables_made{0};
+
+}  // namespace
+
+peer_table::peer_table() : number_(tables_made.fetch_add(1) + 1) {}
 
 peer_table::~peer_table() {
   for (peer* each : owned_) std::destroy_at(each);
@@ -148,6 +170,20 @@ peer& peer_table::place(worker_id id) {
 }
 
 peer* peer_table::find(std::string_view name) const {
+  last_lookup& last = last_found;
+  const std::uint64_t as_of = changes();  // before the table is read: what changes meanwhile is seen the next time
+  if (last.is(number_, as_of, name)) return last.found;
+  peer* const found = look_up(name);
+  if (found && name.size() <= last_lookup::longest) {
+    last.table = number_;
+    last.changes = as_of;
+    last.found = found;
+    last.size = name.copy(last.name.data(), name.size());
+  }
+  return found;
+}
+
+peer* peer_table::look_up(std::string_view name) const {
   const std::shared_lock lock(mutex_);
   const auto found = names_.find(name);
   return found == names_.end() ? nullptr : found->second;

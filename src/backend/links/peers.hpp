@@ -119,7 +119,7 @@ struct peer {
   }
 };
 
-/// Thread-safe. Lookups by id take no lock.
+/// Thread-safe. Lookups by id take no lock, and neither does that of the name which the thread has looked up last.
 class peer_table {
  public:
   peer_table();
@@ -154,12 +154,16 @@ class peer_table {
   void note_change() noexcept { changes_.fetch_add(1, std::memory_order_release); }
 
  private:
+  [[nodiscard]] peer* look_up(std::string_view name) const;
+
   static constexpr int block_size = 256;
   using block = std::array<std::atomic<peer*>, block_size>;
   std::array<std::atomic<block*>, (worker_id::max + block_size) / block_size> blocks_{};
+  const std::uint64_t number_;    // of this table in the process
   std::atomic<int> highest_{-1};  // id of the last place
-  std::atomic<std::uint64_t> changes_{0};
-  mutable std::shared_mutex mutex_;  // guards what follows, and writing
+  // On a separate cache line from the mutex: every call by name reads it.
+  alignas(64) std::atomic<std::uint64_t> changes_{0};
+  alignas(64) mutable std::shared_mutex mutex_;  // guards what follows, and writing
   // Null: of a member that is about to be admitted.
   std::unordered_map<std::string, peer*, text_hash, std::equal_to<>> names_;
   std::pmr::monotonic_buffer_resource memory_;  // many places together: they end with the table
