@@ -5,7 +5,6 @@
 #include <concepts>
 #include <functional>
 #include <initializer_list>
-#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -27,17 +26,19 @@ class device_spec {
     requires std::convertible_to<const Text&, std::string_view>
   device_spec(const Text& name)  // NOLINT(google-explicit-constructor)
       : device_spec(parse_device(name)) {}
-  /// The CUDA device of that number. Throws errc::bad_device if it is negative.
+  /// The CUDA device of that number. Throws errc::bad_device if it is negative, or more than an int holds.
   template <std::integral Index>
     requires(!std::same_as<Index, bool>)
   device_spec(Index index)  // NOLINT(google-explicit-constructor)
-      : device_spec(device{device_kind::cuda, std::in_range<int>(index) ? static_cast<int>(index)
-                                              : index < 0               ? -1
-                                                                        : std::numeric_limits<int>::max()}) {}
+      : where_{device_kind::cuda, static_cast<int>(index)} {
+    if (!std::in_range<int>(index) || index < 0) refuse_index(std::to_string(index));
+  }
 
   [[nodiscard]] device where() const noexcept { return where_; }
 
  private:
+  [[noreturn]] static void refuse_index(const std::string& index);
+
   device where_;
 };
 

@@ -189,17 +189,22 @@ device target_of(const message_route& route, device where, std::size_t index) {
   const device* target = route.map ? route.map->find(where) : nullptr;
   if (where.is_cpu()) return target ? *target : where;
   if (!target) {
-    const std::string_view kind = route.response ? "Response" : "Request";
-    throw_error(
-        errc::bad_device,
-        fmt::format("tensor {} of the {} is on {}: only CPU tensors are supported by default; move it to the CPU, or "
-                    "configure a device map (set_device_map){}: {} device mapping is not available for destination "
-                    "{}; device {}",
-                    index, route.response ? "response" : "request", to_string(where),
-                    route.response
-                        ? fmt::format(" at {}, whose map for this worker leads results back", route.destination)
-                        : std::string(),
-                    kind, route.destination, to_string(where)));
+    const std::string advice =
+        route.placement && route.map
+            ? fmt::format(", for which the {}, {}, has no entry; add one, or move the tensor",
+                          route.response ? "inverse of the call's placement" : "placement of the call",
+                          to_string(*route.map))
+            : fmt::format(
+                  ": only CPU tensors are supported by default; move it to the CPU, or configure a device map "
+                  "(set_device_map){}",
+                  route.response
+                      ? fmt::format(" at {}, whose map for this worker leads results back", route.destination)
+                      : std::string());
+    throw_error(errc::bad_device,
+                fmt::format("tensor {} of the {} is on {}{}: {} device mapping is not available for destination {}; "
+                            "device {}",
+                            index, route.response ? "response" : "request", to_string(where), advice,
+                            route.response ? "Response" : "Request", route.destination, to_string(where)));
   }
   if (route.response && route.devices && !declared(where, *route.devices)) {
     throw_error(errc::bad_device,

@@ -48,6 +48,7 @@ struct message_route {
   std::string_view destination;
   const device_map* map = nullptr;               ///< null: there is none
   const std::vector<device>* devices = nullptr;  ///< of a response: those of this worker; null: any that the map has
+  bool placement = false;                        ///< the map is that of the call, for the response its inverse
 };
 /// Where the message's index-th tensor, which is on `where`, arrives. Throws errc::bad_device.
 [[nodiscard]] device target_of(const message_route& route, device where, std::size_t index);

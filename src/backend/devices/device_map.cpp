@@ -17,8 +17,14 @@
 namespace ferry::inline v0 {
 
 device_spec::device_spec(device where) : where_(where) {
-  if (where.index < 0)
-    throw_error(errc::bad_device, fmt::format("device index must not be negative, and is {}", where.index));
+  if (where.index < 0) refuse_index(std::to_string(where.index));
+}
+
+void device_spec::refuse_index(const std::string& index) {
+  throw_error(errc::bad_device,
+              index.starts_with('-')
+                  ? fmt::format("device index must not be negative, and is {}", index)
+                  : fmt::format("device index must be at most {}, and is {}", std::numeric_limits<int>::max(), index));
 }
 
 device_map::device_map(std::initializer_list<device_pair> entries) : device_map(std::vector<device_pair>(entries)) {}

@@ -31,7 +31,7 @@ void place_by(const agent& own, const call_target& to, outgoing_message& message
   if (placement && !placement->is_one_to_one())
     throw_error(errc::invalid_argument, "the placement of a call is not one-to-one: " + to_string(*placement));
   const std::string destination = own.members().find(to.id).name();
-  place_on(message, {response, destination, placement, nullptr});
+  place_on(message, {response, destination, placement, nullptr, placement != nullptr});
 }
 
 }  // namespace
@@ -72,7 +72,8 @@ void device_placement::place(outgoing_message& message, bool response, const wor
   }
   const device_map* map = placement;
   if (!map && maps) map = response ? &maps->responses : &maps->requests;
-  place_on(message, {response, member.name, map, response && !record_->devices.empty() ? &record_->devices : nullptr});
+  place_on(message, {response, member.name, map, response && !record_->devices.empty() ? &record_->devices : nullptr,
+                     placement != nullptr});
 }
 
 }  // namespace detail

@@ -430,6 +430,22 @@ TEST_CASE("the target device of a tensor") {
     expect_error(errc::bad_device, "is not available for destination w; device cuda:5",
                  [&] { (void)target_of(mapped, gpu(5), 0); });
   }
+  // The map of the call alone is named.
+  expect_error(errc::bad_device,
+               "tensor 1 of the request is on cuda:1, for which the placement of the call, {cuda:0: cuda:1}, has no "
+               "entry; add one, or move the tensor: "
+               "Request device mapping is not available for destination w; device cuda:1",
+               [] {
+                 const device_map placement{{0, 1}};
+                 (void)target_of({false, "w", &placement, nullptr, true}, gpu(1), 1);
+               });
+  expect_error(errc::bad_device,
+               "for which the inverse of the call's placement, {cuda:1: cuda:0}, has no entry; add one, or move the "
+               "tensor: Response",
+               [] {
+                 const device_map back{{1, 0}};
+                 (void)target_of({true, "w", &back, nullptr, true}, gpu(0), 0);
+               });
   // Mapped, but to a device that this worker's messages do not use.
   const message_route response{true, "w", &map, &in_use};
   expect_error(
