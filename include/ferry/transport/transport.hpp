@@ -76,8 +76,8 @@ struct transport_options {
   int busy_poll = 0;
   wire_limits limits = {};
   /// `shm`: the size of each of the two rings of a connection, a power of two from 4 KiB to 64 MiB. The worker that
-  /// connects decides.
-  std::size_t shm_ring_bytes = std::size_t{128} * 1024;
+  /// connects decides. 0: 256 KiB where the processor's second-level cache has 1 MiB or more, else 128 KiB.
+  std::size_t shm_ring_bytes = 0;
   /// `shm`: the two processes read large tensors from each other's GPU memory (the channel `cuda_ipc`) where both can. Not:
   /// through page-locked memory.
   bool share_device_memory = true;

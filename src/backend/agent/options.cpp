@@ -48,9 +48,9 @@ void rpc_options::check() const {
   if (transport.max_connections == 0) throw_error(errc::invalid_argument, "transport.max_connections must not be zero");
   if (transport.device_timeout.count() <= 0)
     throw_error(errc::invalid_argument, "transport.device_timeout must be positive");
-  if (!detail::is_ring_size(transport.shm_ring_bytes)) {
+  if (transport.shm_ring_bytes != 0 && !detail::is_ring_size(transport.shm_ring_bytes)) {
     throw_error(errc::invalid_argument,
-                fmt::format("transport.shm_ring_bytes must be a power of two from {} to {}, not {}",
+                fmt::format("transport.shm_ring_bytes must be 0 or a power of two from {} to {}, not {}",
                             detail::smallest_ring, detail::largest_ring, transport.shm_ring_bytes));
   }
   if (secret.size() > detail::longest_secret) {

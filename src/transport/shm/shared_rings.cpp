@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <ferry/base/detail/little_endian.hpp>
 #include <ferry/base/error.hpp>
@@ -64,6 +65,17 @@ loan_control& shared_rings::loans(std::size_t index) const noexcept {
   static_assert(2 * (sizeof(ring_control) + sizeof(loan_control)) <= ring_controls_bytes);
   return *reinterpret_cast<loan_control*>(memory_->bytes().data() + 2 * sizeof(ring_control) +
                                           index * sizeof(loan_control));
+}
+
+std::size_t default_ring_bytes() noexcept {
+  constexpr std::size_t small = std::size_t{128} << 10U;
+#ifdef _SC_LEVEL2_CACHE_SIZE
+  constexpr long large_cache = 1L << 20U;
+  static const bool is_large = ::sysconf(_SC_LEVEL2_CACHE_SIZE) >= large_cache;  // 0: unknown
+  return is_large ? 2 * small : small;
+#else
+  return small;
+#endif
 }
 
 std::pair<std::unique_ptr<shared_rings>, unique_fd> shared_rings::create(std::size_t ring_bytes) {

@@ -33,6 +33,9 @@ inline constexpr std::size_t largest_ring = std::size_t{64} << 20U;
   return bytes >= smallest_ring && bytes <= largest_ring && (bytes & (bytes - 1)) == 0;
 }
 
+/// For transport_options::shm_ring_bytes = 0.
+[[nodiscard]] std::size_t default_ring_bytes() noexcept;
+
 /// Memory that both processes have mapped.
 class shared_segment {
  public:

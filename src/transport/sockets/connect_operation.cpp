@@ -237,7 +237,8 @@ void connect_operation::take_answer() {
 
 void connect_operation::offer_rings() {
   const bool control = (request_.self.features & feature_control) != 0;
-  const std::size_t wanted = request_.options.shm_ring_bytes;
+  const std::size_t given = request_.options.shm_ring_bytes;
+  const std::size_t wanted = given != 0 ? given : default_ring_bytes();
   try {
     const descriptor_loan loan;  // for the segment's descriptor, which is closed again at once: there may be no other
     auto [rings, segment] = shared_rings::create(control ? std::min(wanted, control_ring) : wanted);

@@ -92,6 +92,15 @@ TEST_CASE("a segment is memory whose size no end can change") {
   CHECK(got == text);
 }
 
+TEST_CASE("the size of rings for which none is given is that of a ring") {
+  const std::size_t bytes = d::default_ring_bytes();
+  CHECK(d::is_ring_size(bytes));
+  CHECK(bytes >= std::size_t{128} * 1024);
+  CHECK(bytes <= std::size_t{256} * 1024);
+  auto [rings, descriptor] = d::shared_rings::create(bytes);
+  CHECK(rings->out().capacity() == bytes);
+}
+
 TEST_CASE("sizes that no ring can have are refused at once") {
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{2048}, std::size_t{4097},
                                   std::size_t{3} << 20U, std::size_t{1} << 31U}) {
