@@ -15,8 +15,6 @@
 
 #include <doctest/doctest.h>
 
-#include <sys/socket.h>
-
 #include <ferry/ferry.hpp>
 #include <ferry/profiler.hpp>
 #include <ferry/rpc/interceptor.hpp>
@@ -25,6 +23,7 @@
 #include "cluster.hpp"
 #include "expect_error.hpp"
 #include "gate.hpp"
+#include "processes.hpp"
 
 #include "rpc/methods/method_table.hpp"
 #include "rpc/worker/worker_core.hpp"
@@ -103,16 +102,6 @@ void is_at_rest(const call_metrics& row) {
 // As many rounds as it takes until one fails with what it is about: a busy machine may not send a call in time.
 void call_in_vain(const ferry::worker& from, std::chrono::milliseconds limit) {
   expect_timeout("", [&] { (void)from.rpc_sync<behind_the_door>(ferry::to("worker1", {.timeout = limit}), 1); });
-}
-
-// Breaks every tcp connection of the process.
-void break_connections() {
-  for (int descriptor = 3; descriptor != 1024; ++descriptor) {
-    sockaddr_storage far{};
-    socklen_t size = sizeof far;
-    if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&far), &size) != 0) continue;
-    if (far.ss_family == AF_INET || far.ss_family == AF_INET6) ::shutdown(descriptor, SHUT_RDWR);
-  }
 }
 
 // Refuses to let anything be sent while it is on.
@@ -551,7 +540,7 @@ TEST_CASE("connections that are opened, lost and opened again are counted by pee
   CHECK(first.connections_opened >= 1);
   CHECK(first.connections_lost == 0);
   CHECK(first.reconnects == 0);
-  break_connections();
+  ferry_test::break_tcp_connections();
   while (to_worker1().reconnects == 0) {
     try {
       (void)group[0].rpc_sync<square>("worker1", 2);

@@ -172,12 +172,26 @@ std::string ask_parent() {
   return line;
 }
 
-void break_connections() {
+namespace {
+
+template <class Breaks>
+void break_connections_if(Breaks breaks) {
   for (int descriptor = 3; descriptor != 1024; ++descriptor) {
     sockaddr_storage far{};
     socklen_t size = sizeof far;
-    if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&far), &size) == 0) ::shutdown(descriptor, SHUT_RDWR);
+    if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&far), &size) == 0 && breaks(far.ss_family))
+      ::shutdown(descriptor, SHUT_RDWR);
   }
+}
+
+}  // namespace
+
+void break_connections() {
+  break_connections_if([](sa_family_t) { return true; });
+}
+
+void break_tcp_connections() {
+  break_connections_if([](sa_family_t family) { return family == AF_INET || family == AF_INET6; });
 }
 
 }  // namespace ferry_test

@@ -75,6 +75,8 @@ class child_process {
 
 /// Breaks every connection of this process that has another end, unix sockets included.
 void break_connections();
+/// Those of TCP alone, so not those between the processes of a test.
+void break_tcp_connections();
 
 /// For roles: prints a line at once, reads one.
 void tell_parent(const std::string& line);

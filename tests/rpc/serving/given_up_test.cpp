@@ -191,7 +191,7 @@ TEST_CASE("a call whose handler returned a future no longer counts once its call
     all.self.notify<call_back_and_tell>("worker1", 100'000);
     entered.await_arrivals(1);
     if (transport == std::string_view("tcp")) {
-      rpc_test::break_connections();
+      ferry_test::break_tcp_connections();
       await_no_calls(all.self);
       CHECK(all.child(1).read_line() == "over");  // else it may call over the connection whose end it has not seen yet
       all.self.notify<call_back>("worker1", 100'000);

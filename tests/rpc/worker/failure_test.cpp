@@ -33,7 +33,7 @@ ferry::task<int> wait_for_stop() {
   co_return co_await result;
 }
 void cut() {
-  rpc_test::break_connections();
+  ferry_test::break_tcp_connections();
   ferry_test::tell_parent("cut");
 }
 
@@ -199,7 +199,7 @@ TEST_CASE("a lost connection is no death: its calls fail, the next one opens ano
     const auto pending = all.self.rpc_async<wait_for_stop>({"worker1", {.timeout = ferry::no_timeout}});
     CHECK(all.child(1).read_line() == "running");
     if (i % 2 == 0) {
-      rpc_test::break_connections();
+      ferry_test::break_tcp_connections();
     } else {
       all.self.notify<cut>("worker1");
       CHECK(all.child(1).read_line() == "cut");  // the next connection is not among those that it cuts

@@ -4,8 +4,6 @@
 #include <cstring>
 
 #include <doctest/doctest.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 #include "cluster.hpp"
 #include "gate.hpp"
@@ -134,18 +132,6 @@ process_group::process_group(int size, const group_options& options) {
 void process_group::leave() {
   self.shutdown();
   for (const auto& each : children) CHECK(each->wait() == 0);
-}
-
-void break_connections() {
-  for (int descriptor = 3; descriptor != 1024; ++descriptor) {
-    sockaddr_storage far{};
-    socklen_t size = sizeof far;
-    if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&far), &size) != 0) continue;
-    int type = 0;
-    socklen_t type_size = sizeof type;
-    if (::getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &type_size) != 0 || type != SOCK_STREAM) continue;
-    if (far.ss_family == AF_INET || far.ss_family == AF_INET6) ::shutdown(descriptor, SHUT_RDWR);
-  }
 }
 
 }  // namespace rpc_test

@@ -54,7 +54,4 @@ extern ferry_test::gate mebibytes;
 /// What else "member that obeys" does: a test may set it before main() begins. The answer to a line; empty: unknown.
 extern std::string (*obey_also)(const ferry::worker& self, const std::string& line);
 
-/// Breaks every connection of this process to another worker, not those to the store.
-void break_connections();
-
 }  // namespace rpc_test

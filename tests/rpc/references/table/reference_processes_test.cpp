@@ -62,7 +62,7 @@ rref<tracked> give_held() { return last_held(); }
 void hold_own(int value) { hold(rref<tracked>(std::in_place, value)); }
 void pass_held(const std::string& name) { ferry::rpc_sync<hold>(name, last_held()); }
 int alive_here() { return tracked::alive(); }
-void cut() { rpc_test::break_connections(); }
+void cut() { ferry_test::break_tcp_connections(); }
 int never_ends(const tracked&) {
   std::this_thread::sleep_for(100s);  // its worker is killed, or shut down, before
   return 0;
@@ -366,7 +366,7 @@ TEST_CASE("broken connections release no references, and calls and controls in f
         const auto another = all.self.remote<ferry::make<tracked>>("worker2", i);
         ferry::future<void> cutting;
         if (i % 2 == 0) {
-          rpc_test::break_connections();
+          ferry_test::break_tcp_connections();
         } else {
           cutting = all.self.rpc_async<cut>("worker2");
         }
