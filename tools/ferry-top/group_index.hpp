@@ -63,8 +63,8 @@ class group_index {
 
 using call_list = std::vector<const ferry::pending_call_info*>;
 
-/// The calls of a worker but for the messages of groups, the oldest first: they are in that order. Those that it has made while it served one of that age, which is
-/// of the same moment.
+/// The calls of a worker but for the messages of groups, the oldest first: they are in that order. Those that it has made
+/// while it served one of that age, which is of the same moment.
 [[nodiscard]] call_list made_within(const observed& worker, std::chrono::nanoseconds age);
 [[nodiscard]] call_list all_calls_of(const observed& worker);
 /// The oldest collective of a process_group that the worker has begun in that time; null: none.
@@ -81,4 +81,5 @@ enum class reason {
 [[nodiscard]] std::string seconds_text(std::chrono::nanoseconds value);
 /// "a, b and 3 more"
 [[nodiscard]] std::string names_text(const std::vector<std::string>& names);
+
 }  // namespace ferry_top
