@@ -70,8 +70,8 @@ class connection {
   virtual void send_soon(outgoing_message&& message) noexcept { send(std::move(message)); }
   /// The same, for a message that may be followed by another one at once: while that was so for the last ones, the
   /// transport may hold this one back until the calling thread sends again or waits, for about a millisecond at most.
-  /// True: it is held back. If it is written without a message behind it, the connection is then watched, as by
-  /// keep_watched().
+  /// True: until then the connection need not be watched for an answer. If no message follows, the transport watches it afterwards,
+  /// as by keep_watched().
   virtual bool send_with_next(outgoing_message&& message) noexcept {
     send_soon(std::move(message));
     return false;

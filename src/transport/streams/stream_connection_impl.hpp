@@ -212,6 +212,7 @@ class stream_connection final : public connection,
   void note_unwatched() noexcept;
   void note_driven() noexcept;
   void note_held_back() noexcept;
+  void await_next(std::unique_lock<std::mutex>& lock) noexcept;
   void tell_monitor() noexcept;
   [[nodiscard]] bool resume_after_drives() noexcept;
   void set_armed(bool armed) noexcept;
@@ -220,6 +221,7 @@ class stream_connection final : public connection,
 
   bool send_message(outgoing_message&& message, pace when) noexcept;
   void note_sent(const frame_header& header, pace when) noexcept;
+  [[nodiscard]] bool peer_reads_at_once() const noexcept;
   [[nodiscard]] bool may_hold_back(const outgoing_message& message) noexcept;
   void flush_held_back() noexcept {
     if (held_back_.load(std::memory_order_relaxed) != 0) flush();
@@ -338,9 +340,9 @@ class stream_connection final : public connection,
   std::atomic<std::uint64_t> taken_{0};    // changed under the mutex
   std::atomic<std::uint64_t> written_{0};  // changed by the writer
   std::atomic<std::size_t> held_back_{0};  // messages queued by send_soon; written under the mutex
-  bool awaits_next_ = false;               // the last message that is held back is one of send_with_next()
-  clock::time_point last_with_next_;       // when the last one of these was sent; zero: a request has followed
-  int followed_ = 0;                       // of the last ones, those that were followed at once
+  bool awaits_next_ = false;          // the last message is one of send_with_next() that no request has followed yet
+  clock::time_point last_with_next_;  // when the last one of these was sent; zero: a request has followed
+  int followed_ = 0;                  // of the last ones, those that were followed at once
   clock::time_point last_one_way_;
   int burst_ = 0;  // one-way messages in quick succession
   std::deque<segment> active_;

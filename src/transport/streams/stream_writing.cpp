@@ -48,7 +48,7 @@ outgoing_message void_message(outgoing_message&& message, const std::exception_p
 
 }  // namespace
 
-// Returns whether the message waits for the next one of this thread.
+// Returns whether the connection is left unwatched until this thread sends again or waits: see send_with_next().
 bool stream_connection::send_message(outgoing_message&& message, pace when) noexcept {
   if (message.header.kind == frame_kind::request) held_output::release_other(*this);
   try {
@@ -73,6 +73,8 @@ bool stream_connection::send_message(outgoing_message&& message, pace when) noex
   std::unique_lock lock(out_mutex_);
   if (closed_.load(std::memory_order_relaxed) || closing_) return false;
   note_sent(message.header, when);
+  const bool next_follows = when == pace::with_next && followed_ == with_next_from && message.tensors.empty() &&
+                            queued_bytes_ + message.bytes.size() <= small_message;
   try {
     if (!awaited_.empty() && message.header.kind == frame_kind::cancel) {
       const auto given_up = std::find_if(awaited_.begin(), awaited_.end(), [&](const auto& each) {
@@ -99,13 +101,9 @@ bool stream_connection::send_message(outgoing_message&& message, pace when) noex
       lock.unlock();
       note_held_back();
       return false;
-    } else if (when == pace::with_next && followed_ == with_next_from && message.tensors.empty() &&
-               queued_bytes_ + message.bytes.size() <= small_message) {
+    } else if (next_follows && !peer_reads_at_once()) {
       hold_back(std::move(message));
-      awaits_next_ = true;
-      lock.unlock();
-      held_output::keep(shared_from_this());
-      note_held_back();
+      await_next(lock);
       return true;
     } else if (queue_.empty() && message.tensors.empty()) {
       const iovec all{message.bytes.data(), message.bytes.size()};
@@ -114,7 +112,12 @@ bool stream_connection::send_message(outgoing_message&& message, pace when) noex
       const bool with_mutex = over_rings_ && message.bytes.size() <= small_message;
       if (with_mutex) {  // takes less time than to release the mutex and take it again, unless the reader sleeps
         count = write_to_ring({&all, 1}, wake);
-        if (count == static_cast<ssize_t>(all.iov_len) && !wake) return false;
+        if (count == static_cast<ssize_t>(all.iov_len) && !wake) {
+          if (!next_follows) return false;
+          held_back_.store(held_back_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+          await_next(lock);
+          return true;
+        }
       }
       writing_ = true;
       lock.unlock();
@@ -148,7 +151,10 @@ bool stream_connection::send_message(outgoing_message&& message, pace when) noex
 // hold them back.
 void stream_connection::note_sent(const frame_header& header, pace when) noexcept {
   // Who sends a request reads, or has the connection watched.
-  if (header.kind == frame_kind::request) held_output::forget(*this);
+  if (header.kind == frame_kind::request) {
+    held_output::forget(*this);
+    if (queue_.empty() && std::exchange(awaits_next_, false)) held_back_.store(0, std::memory_order_relaxed);
+  }
   const bool open = last_with_next_ != clock::time_point();
   if (when == pace::with_next) {
     if (open) followed_ = 0;
@@ -239,6 +245,11 @@ void stream_connection::continue_writing() noexcept {
   if (std::exchange(parked_, false)) write_queued(lock);
 }
 
+// With out_mutex_ held. The peer handles what is written now while the caller prepares its next message.
+bool stream_connection::peer_reads_at_once() const noexcept {
+  return over_rings_ && queue_.empty() && !rings_->out().reader_sleeps();
+}
+
 // With out_mutex_ held. Over a ring a write costs no system call while the reader is awake, and has it work beside this end instead of
 // after it.
 bool stream_connection::may_wait(const outgoing_message& message) const noexcept {
@@ -272,6 +283,14 @@ void stream_connection::hold_back(outgoing_message&& message) {
   awaits_next_ = false;  // the sender of this one watches the connection
 }
 
+// With out_mutex_ held, which it releases, after a message of send_with_next() that was held back or is being read already.
+void stream_connection::await_next(std::unique_lock<std::mutex>& lock) noexcept {
+  awaits_next_ = true;
+  lock.unlock();
+  held_output::keep(shared_from_this());
+  note_held_back();
+}
+
 void stream_connection::enqueue(outgoing_message&& message) {
   queued_bytes_ += message.bytes.size();
   took(message.bytes.size() + message.header.tensor_bytes);
@@ -299,11 +318,13 @@ void stream_connection::flush() noexcept {
   std::unique_lock lock(out_mutex_);
   corked_ = false;
   held_back_.store(0, std::memory_order_relaxed);
-  if (writing_ || queue_.empty() || closed_.load(std::memory_order_relaxed)) return;
+  if (writing_ || closed_.load(std::memory_order_relaxed)) return;
   const bool not_followed = std::exchange(awaits_next_, false);
   if (not_followed) followed_ = 0;
-  writing_ = true;
-  write_queued(lock);
+  if (!queue_.empty()) {
+    writing_ = true;
+    write_queued(lock);
+  }
   if (not_followed) {
     if (lock.owns_lock()) lock.unlock();
     watch_again();

@@ -7,14 +7,17 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #include <ferry/base/error.hpp>
 
 #include "transport/reactor/held_output.hpp"
+#include "transport/shm/shared_rings.hpp"
 
 namespace held_message_test {
 
@@ -47,7 +50,7 @@ struct receiver : connection_receiver {
 
 // Reports no event, and looks at what is held back only when the test says so.
 struct still_reactor : reactor {
-  std::shared_ptr<deferred_io> noted;
+  std::vector<std::shared_ptr<deferred_io>> noted;
   bool watched = false;
 
   void post(work*) noexcept override {}
@@ -60,12 +63,20 @@ struct still_reactor : reactor {
   timer_id start_timer(deadline, work*) override { return timer_id{1}; }
   bool cancel_timer(timer_id) noexcept override { return true; }
   void watch_later(std::shared_ptr<deferred_io> item, std::chrono::milliseconds) noexcept override {
-    noted = std::move(item);
+    noted.push_back(std::move(item));
   }
   void tick() {
-    if (noted && noted->resume_watching(false)) noted.reset();
+    std::erase_if(noted, [](const auto& each) { return each->resume_watching(false); });
   }
 };
+
+// As a thread that reads the connection does, which is not watched afterwards.
+void read_once(connection& from) {
+  struct at_once final : drive_condition {
+    [[nodiscard]] bool done() const noexcept override { return true; }
+  } condition;
+  REQUIRE(from.drive(condition, deadline()));
+}
 
 // A connection to a socket on which each write is a packet.
 struct line {
@@ -82,7 +93,7 @@ struct line {
   }
   ~line() {
     from->close(make_error(errc::shutting_down, "end"));
-    loop->noted.reset();
+    loop->noted.clear();
     ::close(to);
   }
   // The last letters of the messages of the next write; empty: there is none.
@@ -103,12 +114,8 @@ struct line {
     for (std::string more; !(more = next_write()).empty();) texts += (texts.empty() ? "" : " ") + more;
     return texts;
   }
-  // As a thread that reads it does.
   void stop_watching() const {
-    struct at_once final : drive_condition {
-      [[nodiscard]] bool done() const noexcept override { return true; }
-    } condition;
-    REQUIRE(from->drive(condition, deadline()));
+    read_once(*from);
     REQUIRE_FALSE(loop->watched);
   }
   // Until one is held back, which is written. A busy machine may need more than a few.
@@ -236,6 +243,98 @@ TEST_CASE("a connection is watched when its thread goes on, also if a cancellati
   CHECK(there.all_writes().starts_with("a"));
   held_output::release();
   CHECK(there.loop->watched);
+}
+
+namespace {
+
+// A connection over rings whose other end reads them when the test says so.
+struct ring_line {
+  std::shared_ptr<still_reactor> loop = std::make_shared<still_reactor>();
+  std::unique_ptr<detail::shared_rings> far;
+  std::shared_ptr<connection> from;
+  int to = -1;
+
+  ring_line() {
+    auto [near, descriptor] = detail::shared_rings::create(64 * 1024);
+    far = detail::shared_rings::adopt(descriptor, 64 * 1024);
+    std::array<int, 2> ends{};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
+    from = detail::make_stream_connection(*loop, ends[0], "test", "test", {}, {}, 0, std::move(near));
+    to = ends[1];
+    from->start(std::make_shared<receiver>());
+  }
+  ~ring_line() {
+    from->close(make_error(errc::shutting_down, "end"));
+    loop->noted.clear();
+    ::close(to);
+  }
+  // The last letters of the messages that are in the ring.
+  [[nodiscard]] std::string written() const {
+    std::array<char, 4096> bytes{};
+    const iovec all{bytes.data(), bytes.size()};
+    bool wake = false;
+    const std::size_t count = far->in().read({&all, 1}, wake);
+    std::string texts;
+    const std::size_t each = request("x").bytes.size();
+    for (std::size_t at = each; at <= count; at += each) texts += bytes.at(at - 1);
+    return texts;
+  }
+  [[nodiscard]] bool watched() const { return far->out().reader_sleeps(); }
+  void stop_watching() const {
+    read_once(*from);
+    REQUIRE_FALSE(watched());
+  }
+  // One that the sender expects to be followed.
+  void send_expecting_next(const std::string& text) const {
+    for (int i = 0; i != 10'000; ++i) {
+      if (from->send_with_next(request(text))) return;
+      from->send(request("l"));
+      (void)written();
+    }
+    FAIL("no message is expected to be followed");
+  }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "over a ring whose reader is awake such a message is written at once, and the connection watched once no other one "
+    "follows") {
+  ring_line there;
+  there.send_expecting_next("a");
+  CHECK(there.written() == "a");
+  there.from->send(request("b"));
+  CHECK(there.written() == "b");
+  there.stop_watching();
+  held_output::release();
+  CHECK_FALSE(there.watched());  // the sender of the second one sees to that
+
+  there.send_expecting_next("c");
+  CHECK_FALSE(there.watched());
+  held_output::release();
+  CHECK(there.watched());
+  CHECK(there.written() == "c");
+  CHECK_FALSE(there.from->send_with_next(request("d")));  // it is learnt anew
+
+  there.from->send(request("e"));
+  (void)there.written();
+  there.stop_watching();
+  there.send_expecting_next("f");
+  CHECK_FALSE(there.watched());
+  there.loop->tick();
+  CHECK(there.watched());
+}
+
+TEST_CASE("over a ring whose reader sleeps such a message waits, so that one wake-up is enough") {
+  ring_line there;
+  there.send_expecting_next("a");
+  there.from->send(request("b"));
+  CHECK(there.written() == "ab");
+  CHECK_FALSE(there.far->in().announce_sleep());
+  there.send_expecting_next("c");
+  CHECK(there.written().empty());
+  there.from->send(request("d"));
+  CHECK(there.written() == "cd");
 }
 
 TEST_CASE("what ends later than that of its thread which holds messages back may still send them") {
