@@ -13,7 +13,9 @@
 //   };
 //   TEST_CASE("my_transport conforms") { ferry::test_kit::transport_conformance<my_transport_under_test>(); }
 
+#include <array>
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <ostream>  // for doctest's printing of an errc
 #include <string>
@@ -366,6 +368,73 @@ void check_driving() {
     }
     pair.far_end->close(ferry::make_error(ferry::errc::shutting_down, "bye"));
     CHECK(pair.near_log->wait_closed());
+  }
+  SUBCASE("threads that send, drive, interrupt and close at any moment lose and double nothing") {
+    constexpr std::uint64_t senders = 2, per_sender = 400, burst = 7;
+    pair.server->prepare = [](recorder& log) {
+      log.on_arrival = [](ferry::connection& from, ferry::inbound_message& message) {
+        from.send(make_message(message.header.call_id, message.payload.size()));
+      };
+    };
+    for (std::uint64_t round = 0; round != 20; ++round) {
+      auto result = connect(*pair.over, pair.address, hello_to("server"), Under::options());
+      REQUIRE(result.opened);
+      const auto near_end = std::move(result.opened);
+      const auto near_log = std::make_shared<recorder>();
+      std::array<std::atomic<std::uint64_t>, senders> answered{};
+      near_log->on_arrival = [&](ferry::connection& from, ferry::inbound_message& message) {
+        answered.at(message.header.call_id / per_sender) = message.header.call_id % per_sender + 1;
+        from.interrupt_drive();
+      };
+      near_end->start(near_log);
+      const auto [far_end, far_log] = pair.server->accepted(round);
+      std::atomic<std::uint64_t> running{senders};
+      std::vector<std::thread> threads;
+      for (std::uint64_t own = 0; own != senders; ++own) {
+        threads.emplace_back([&, own, near = near_end] {
+          struct progress final : ferry::drive_condition {
+            std::atomic<std::uint64_t>* answered = nullptr;
+            std::uint64_t wanted = 0;
+            [[nodiscard]] bool done() const noexcept override { return *answered >= wanted; }
+          } all;
+          all.answered = &answered.at(own);
+          for (std::uint64_t i = 0; i != per_sender && near_log->times_closed() == 0; ++i) {
+            near->send(make_message(own * per_sender + i, i % 90));
+            if (i % burst != burst - 1 && i + 1 != per_sender) continue;
+            all.wanted = i + 1;
+            while (!all.done() && near_log->times_closed() == 0) {
+              if (!near->drive(all, ferry::deadline::after(patience))) std::this_thread::yield();
+            }
+          }
+          --running;
+        });
+      }
+      // Even rounds end in the middle, by either end, odd ones when all is answered.
+      const std::uint64_t close_at = round % 2 == 0 ? 20 * round : senders * per_sender;
+      threads.emplace_back([&, near = near_end, far = far_end] {
+        while (running != 0 && answered[0] + answered[1] < close_at) {
+          near->interrupt_drive();
+          std::this_thread::yield();
+        }
+        (round % 4 == 0 ? near : far)->close(ferry::make_error(ferry::errc::shutting_down, "bye"));
+      });
+      for (auto& each : threads) each.join();
+      CHECK(near_log->wait_closed());
+      CHECK(far_log->wait_closed());
+      std::size_t wrong = 0;
+      for (const auto& log : {far_log, near_log}) {
+        CHECK(log->times_closed() == 1);
+        CHECK_FALSE(log->saw_late_message());
+        std::array<std::uint64_t, senders> next{};
+        for (const auto& message : log->take(0)) {
+          const std::uint64_t own = message.header.call_id / per_sender;
+          const std::uint64_t i = message.header.call_id % per_sender;
+          if (own >= senders || next.at(own)++ != i || !is_message(message, message.header.call_id, i % 90)) ++wrong;
+        }
+        if (round % 2 != 0 && next[0] + next[1] != senders * per_sender) ++wrong;
+      }
+      CHECK(wrong == 0);
+    }
   }
   SUBCASE("driving ends when it is interrupted, at the deadline and when the connection ends") {
     pair.connect_now();
