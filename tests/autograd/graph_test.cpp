@@ -1,5 +1,7 @@
 // What requires a gradient, and what backward() adds to it.
 
+#include <limits>
+
 #include <doctest/doctest.h>
 
 #include <ferry/autograd.hpp>
@@ -75,7 +77,10 @@ TEST_CASE("several roots, with gradients of their own") {
   expect_error(errc::invalid_argument, "2 gradients were given for 1 roots", [&] {
     ferry::backward(ferry::sum(x), {.gradients = {tensor(), tensor()}});
   });
+  expect_error(errc::bad_dtype, "given for root 0 is f32 [2]",
+               [&] { ferry::backward(x * x, {.gradients = {ferry::zeros({2})}}); });
   expect_error(errc::invalid_argument, "root 0 requires no gradient", [&] { ferry::backward(ferry::zeros({})); });
+  expect_error(errc::invalid_argument, "root 0 is an undefined tensor", [&] { ferry::backward(tensor()); });
 }
 
 TEST_CASE("a leaf may be a root") {
@@ -142,9 +147,35 @@ TEST_CASE("what cannot have a gradient is refused in words") {
   const tensor x = ferry::require_grad(ferry::tensor_of({3.}));
   const tensor y = x * x;
   expect_error(errc::invalid_argument, "detach() makes one", [&] { ferry::require_grad(y, false); });
+  CHECK(!ferry::is_leaf(ferry::require_grad(y)));  // it does so already
   CHECK(!ferry::require_grad(x, false).requires_grad());
   CHECK(!(x * x).requires_grad());
   expect_error(errc::invalid_argument, "requires no gradient", [&] { ferry::set_grad(x, ferry::tensor_of({3.})); });
+}
+
+TEST_CASE("a view that was made within no_grad and becomes a leaf is one for its views, too") {
+  const tensor whole = ferry::require_grad(ferry::tensor_of({{1., 2.}, {3., 4.}}));
+  tensor row;
+  {
+    const ferry::no_grad guard;
+    row = whole.select(0, 0);
+  }
+  CHECK(!row.reshape({2, 1}).requires_grad());
+  ferry::require_grad(row);
+  CHECK(row.reshape({2, 1}).requires_grad());
+  ferry::backward(ferry::sum(row * row) + ferry::sum(row.slice(0, 0, 1) * 10));
+  CHECK(ferry::equal(ferry::grad(row), ferry::tensor_of({12., 4.})));
+  CHECK(!ferry::grad(whole).defined());
+  const tensor first = row.slice(0, 0, 1);
+  expect_error(errc::invalid_argument, "a view of a leaf", [&] { ferry::mul_(first, row.slice(0, 1, 2)); });
+  ferry::require_grad(row, false);
+  CHECK(!row.reshape({2, 1}).requires_grad());
+}
+
+TEST_CASE("the gradient of what is not a number passes relu") {
+  const tensor x = ferry::require_grad(ferry::tensor_of({-1., 0., 2., std::numeric_limits<double>::quiet_NaN()}));
+  ferry::backward(ferry::sum(ferry::relu(x)));
+  CHECK(ferry::equal(ferry::grad(x), ferry::tensor_of({0., 0., 1., 1.})));
 }
 
 TEST_CASE("what is not continuous has no gradient") {

@@ -34,7 +34,7 @@ struct backward_options {
 ///
 /// Throws errc::invalid_argument for a root that requires no gradient, or one with several elements and no gradient given,
 /// for a formula whose inputs an earlier pass has released, and for elements that a formula needs and that were written since;
-/// errc::bad_shape for a gradient of another shape than its root; and what a formula or a hook throws, where errors of ferry
+/// errc::bad_shape, errc::bad_dtype or errc::bad_device for a gradient that does not look like its root; and what a formula or a hook throws, where errors of ferry
 /// name the node. Gradients added before the error stay.
 void backward(tensor_span roots, const backward_options& options = {});
 

@@ -15,9 +15,10 @@
 
 namespace ferry::inline v0 {
 
-/// Makes `t` a leaf whose gradient backward() computes, or one that has none. Views made before do not know of it. Returns
-/// `t`. Throws errc::bad_dtype unless the elements are f32 or f64, errc::invalid_argument for a tensor that was computed
-/// from one that requires a gradient (detach() it).
+/// Makes `t` a leaf whose gradient backward() computes, or, unless `required`, one that has none. Views made before do not know of it. A
+/// tensor that was computed from one that requires a gradient does so already, and stays as it is (retain_grad() keeps its gradient).
+/// Returns `t`. Throws errc::bad_dtype unless the elements are f32 or f64, errc::invalid_argument for a computed tensor that is
+/// to require none (detach() it).
 const tensor& require_grad(const tensor& t, bool required = true);
 
 /// Whether `t` was not computed from a tensor that requires a gradient.

@@ -34,7 +34,7 @@ std::vector<dist_pass::root> roots_of(std::span<const tensor> roots, std::span<c
   const no_grad outside;
   std::vector<dist_pass::root> all;
   for (std::size_t i = 0; i != roots.size(); ++i) {
-    if (!roots[i].defined()) throw_error(errc::invalid_argument, fmt::format("root {} is an undefined tensor", i));
+    need_defined_root(roots[i], i);
     held_edge to = gradient_edge_of(roots[i]);
     if (!to) refuse_root_without_gradient(i);
     if (is_leaf(roots[i])) {

@@ -8,6 +8,7 @@
 #include <ferry/base/error.hpp>
 
 #include "../graph/accumulator.hpp"
+#include "../graph/facts_difference.hpp"
 #include "../graph/gradient_record.hpp"
 #include "wire_nodes.hpp"
 
@@ -21,8 +22,9 @@ const accumulator* as_accumulator(const graph_node& node) noexcept {
 
 void check_formula(const value_facts& returned, const value_facts& wanted, std::size_t input) {
   if (returned == wanted) return;
-  throw_error(errc::bad_shape, fmt::format("its formula returned {} as the gradient of input {}, which is {}",
-                                           returned.describe(), input, wanted.describe()));
+  throw_error(difference_of(returned, wanted),
+              fmt::format("its formula returned {} as the gradient of input {}, which is {}", returned.describe(),
+                          input, wanted.describe()));
 }
 
 const value_facts& edge_facts(const graph_edge& edge) { return edge.to->values()[edge.value]; }

@@ -23,6 +23,7 @@ constexpr range_description gradients_range{"gradients", range_kind::autograd};
 void add_roots(backward_pass& pass, std::span<const tensor> roots, std::span<const tensor> given) {
   need_roots("backward", roots, given);
   for (std::size_t i = 0; i != roots.size(); ++i) {
+    need_defined_root(roots[i], i);
     graph_edge to = gradient_edge(roots[i]);
     if (!to) refuse_root_without_gradient(i);
     pass.add_root(std::move(to), gradient_of_root(roots[i], i, given));

@@ -15,6 +15,7 @@
 #include <ferry/tensor/factories.hpp>
 
 #include "../graph/accumulator.hpp"
+#include "../graph/facts_difference.hpp"
 #include "../graph/gradient_record.hpp"
 
 namespace ferry::inline v0::detail {
@@ -33,9 +34,11 @@ void within(const graph_node& what, F&& run) {
 thread_local constinit const backward_pass* running_backward_of_thread = nullptr;
 
 void check_result(const tensor& gradient, const value_facts& facts, std::size_t input) {
-  if (value_facts::of(gradient) == facts) return;
-  throw_error(errc::bad_shape, fmt::format("its formula returned {} as the gradient of input {}, which is {}",
-                                           value_facts::of(gradient).describe(), input, facts.describe()));
+  const value_facts returned = value_facts::of(gradient);
+  if (returned == facts) return;
+  throw_error(difference_of(returned, facts),
+              fmt::format("its formula returned {} as the gradient of input {}, which is {}", returned.describe(),
+                          input, facts.describe()));
 }
 
 void check_rows(const sparse_tensor& rows, const value_facts& facts) {

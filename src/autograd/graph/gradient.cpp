@@ -8,6 +8,7 @@
 #include <ferry/autograd/function.hpp>
 #include <ferry/base/error.hpp>
 
+#include "facts_difference.hpp"
 #include "gradient_record.hpp"
 
 namespace ferry::inline v0 {
@@ -25,10 +26,8 @@ std::shared_ptr<gradient_record> required_record(const tensor& t, const char* wh
 void need_gradient_of(const tensor& t, const value_facts& given) {
   const value_facts wanted = value_facts::of(t);
   if (given == wanted) return;
-  const errc code = given.shape != wanted.shape ? errc::bad_shape
-                    : given.type != wanted.type ? errc::bad_dtype
-                                                : errc::bad_device;
-  throw_error(code, fmt::format("a gradient of {} for a tensor of {}", given.describe(), wanted.describe()));
+  throw_error(difference_of(given, wanted),
+              fmt::format("a gradient of {} for a tensor of {}", given.describe(), wanted.describe()));
 }
 
 }  // namespace

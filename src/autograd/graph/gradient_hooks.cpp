@@ -5,6 +5,7 @@
 
 #include <ferry/base/error.hpp>
 
+#include "facts_difference.hpp"
 #include "gradient_record.hpp"
 
 namespace ferry::inline v0 {
@@ -53,8 +54,8 @@ void gradient_hooks::call(const graph_node& of, std::uint32_t value, tensor& gra
     if (!other.defined()) continue;
     const value_facts now = value_facts::of(other);
     if (now != facts) {
-      throw_error(errc::bad_shape, fmt::format("a hook on the gradient of {} returned {} for {}", of.describe(),
-                                               now.describe(), facts.describe()));
+      throw_error(difference_of(now, facts), fmt::format("a hook on the gradient of {} returned {} for {}",
+                                                         of.describe(), now.describe(), facts.describe()));
     }
     gradient = std::move(other);
   }

@@ -178,7 +178,7 @@ gradient_hooks& gradient_record::own_hooks() {
 void gradient_record::viewed(const operation& what, const tensor& base, tensor& view) {
   if (!required() && !outside_) return;
   auto record = std::make_shared<gradient_record>();
-  if (!grad_enabled() || outside_) {
+  if (!grad_enabled() || !required()) {
     record->outside_ = true;  // writes through it later would not be seen
     view.set_slot(std::move(record));
     return;

@@ -66,7 +66,7 @@ struct backward_options {
 
 // Errors of all: errc::invalid_argument for a context that the worker does not have, no roots, roots that require no gradient,
 // have several elements and no gradient given, or are leaves, for a pass of the context that runs already, a graph that an
-// earlier pass has released; errc::bad_shape for a gradient of another shape than its root. A formula or hook that fails, on
+// earlier pass has released; errc::bad_shape, errc::bad_dtype or errc::bad_device for a gradient that does not look like its root. A formula or hook that fails, on
 // any worker, ends the pass on all of them, and its text says on which worker and in which node it was: errors of ferry keep their
 // kind, others are ferry::remote_error with the name of their type. errc::peer_lost: a worker that takes part was lost.
 // errc::rpc_timeout: the limit. After an error the context can be used for another pass; gradients added so far stay, and none
