@@ -70,7 +70,7 @@ FERRY_KERNEL T function_slope(T from, T first, T second) {
   } else if constexpr (F == unary_function::abs) {
     return from > T{0} ? T{1} : from < T{0} ? T{-1} : from;  // 0 and NaN
   } else if constexpr (F == unary_function::relu) {
-    return from > T{0} ? T{1} : T{0};
+    return from <= T{0} ? T{0} : T{1};  // NaN lets the gradient pass
   } else if constexpr (F == unary_function::exp) {
     return from;
   } else if constexpr (F == unary_function::log) {

@@ -203,8 +203,22 @@ void op::scatter_add_::compute(const parameters& with, const tensor& t, const te
   detail::scatter_onto(with.axis, t, apart(index), apart(source));
 }
 
+namespace detail {
+namespace {
+
+// Slices of one axis. Each index is looked at once, and named as one of that operation.
+tensor select_slices(const tensor& t, std::int64_t axis, const tensor& index, std::string_view operation) {
+  const dims shape = shape_of_slices(t, axis, index, operation);
+  need_indices(index, t, operation);
+  if (index.device().is_cpu()) need_in_range(index, t.size(axis), operation);
+  return gather(t, axis, for_slices(index, shape, axis));
+}
+
+}  // namespace
+}  // namespace detail
+
 tensor op::embedding::compute(const parameters&, const tensor& weight, const tensor& index) {
-  return index_select(weight, 0, index);
+  return detail::select_slices(weight, 0, index, name);
 }
 
 tensor gather(const tensor& t, std::int64_t axis, const tensor& index) {
@@ -216,9 +230,8 @@ tensor scatter_add(const tensor& t, std::int64_t axis, const tensor& index, cons
 }
 
 tensor index_select(const tensor& t, std::int64_t axis, const tensor& index) {
-  const auto normal = static_cast<std::int64_t>(detail::normal_axis(axis, t.rank(), t));
-  return gather(t, normal,
-                detail::for_slices(index, detail::shape_of_slices(t, normal, index, "index_select"), normal));
+  return detail::select_slices(t, static_cast<std::int64_t>(detail::normal_axis(axis, t.rank(), t)), index,
+                               "index_select");
 }
 
 namespace detail {
@@ -233,8 +246,10 @@ struct added_slices {
 added_slices slices_to_add(const tensor& t, std::int64_t axis, const tensor& index, const tensor& source,
                            const scalar& alpha, std::string_view operation) {
   const auto normal = static_cast<std::int64_t>(normal_axis(axis, t.rank(), t));
-  return {normal, for_slices(index, shape_of_slices(t, normal, index, operation), normal),
-          is_one(alpha) ? source : mul(source, alpha)};
+  const dims shape = shape_of_slices(t, normal, index, operation);
+  need_indices(index, t, operation);
+  if (index.device().is_cpu()) need_in_range(index, t.size(normal), operation);
+  return {normal, for_slices(index, shape, normal), is_one(alpha) ? source : mul(source, alpha)};
 }
 
 }  // namespace
@@ -257,8 +272,8 @@ tensor embedding(const tensor& weight, const tensor& indices, const embedding_op
                                              to_string(weight.shape())));
   }
   const tensor flat = indices.reshape({-1});
-  const tensor rows =
-      with.sparse_gradient ? run_operation<op::embedding>({}, weight, flat) : index_select(weight, 0, flat);
+  const tensor rows = with.sparse_gradient ? run_operation<op::embedding>({}, weight, flat)
+                                           : detail::select_slices(weight, 0, flat, "embedding");
   if (indices.rank() == 1) return rows;
   dims shape(indices.rank() + 1, weight.size(1));
   std::copy(indices.shape().begin(), indices.shape().end(), shape.begin());

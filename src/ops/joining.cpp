@@ -103,8 +103,11 @@ std::vector<tensor> split(const tensor& t, std::int64_t size, std::int64_t axis)
   if (size <= 0) throw_error(errc::invalid_argument, fmt::format("split: the size is {}; it has to be positive", size));
   const std::int64_t length = t.size(normal);
   std::vector<tensor> parts;
-  for (std::int64_t begin = 0; begin < length; begin += size)
+  std::int64_t begin = 0;
+  do {  // an empty axis is one part, so that cat() undoes it
     parts.push_back(t.narrow(normal, begin, std::min(size, length - begin)));
+    begin += size;
+  } while (begin < length);
   return parts;
 }
 

@@ -1,5 +1,6 @@
 #include <ferry/ops/losses.hpp>
 
+#include <cstdint>
 #include <limits>
 
 #include <fmt/format.h>
@@ -31,6 +32,22 @@ void need_same_shape(const tensor& prediction, const tensor& target, std::string
   throw_error(errc::bad_shape,
               fmt::format("{} of a prediction of shape {} and a target of shape {}: they have to be the same", loss,
                           to_string(prediction.shape()), to_string(target.shape())));
+}
+
+// Those on devices are looked at by the kernel that reads them.
+void need_classes(const tensor& target, std::int64_t classes) {
+  if (!target.device().is_cpu()) return;
+  const tensor all = target.contiguous();
+  const auto* const first = all.data<std::int64_t>();
+  for (std::int64_t i = 0; i != all.numel(); ++i) {
+    if (first[i] >= 0 && first[i] < classes) continue;
+    throw_error(
+        errc::invalid_argument,
+        fmt::format(
+            "nll_loss: the target {} of row {} is no class: there are {}, from 0. Targets that do not count are left "
+            "out with `ignored`",
+            first[i], i, classes));
+  }
 }
 
 }  // namespace
@@ -74,10 +91,12 @@ tensor nll_loss(const tensor& log_probabilities, const tensor& target, reduction
                 fmt::format("nll_loss: the targets are of {}; they have to be of i64", dtype_name(target.dtype())));
   }
   if (!ignored) {
+    detail::need_classes(target, log_probabilities.size(-1));
     return detail::reduced(neg(gather(log_probabilities, -1, target.unsqueeze(-1)).squeeze(-1)), how);
   }
   const tensor left_out = eq(target, *ignored);
   const tensor places = masked_fill(target, left_out, 0);
+  detail::need_classes(places, log_probabilities.size(-1));
   const tensor losses = masked_fill(neg(gather(log_probabilities, -1, places.unsqueeze(-1)).squeeze(-1)), left_out, 0);
   if (how != reduction::mean) return detail::reduced(losses, how);
   return div(sum(losses), sum(ne(target, *ignored).to(losses.dtype())));

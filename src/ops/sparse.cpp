@@ -42,9 +42,10 @@ void need_places(const tensor& indices, const dims& shape) {
     for (std::int64_t i = 0; i != count; ++i) {
       const std::int64_t index = first[axis * count + i];
       if (index >= 0 && index < size) continue;
-      throw_error(errc::invalid_argument,
-                  fmt::format("the index {} of value {} along axis {} of a sparse tensor of shape {} is not below {}",
-                              index, i, axis, to_string(shape), size));
+      throw_error(
+          errc::invalid_argument,
+          fmt::format("the index {} of value {} along axis {} of a sparse tensor of shape {} is {}", index, i, axis,
+                      to_string(shape), index < 0 ? "negative; they count from 0" : fmt::format("not below {}", size)));
     }
   }
 }

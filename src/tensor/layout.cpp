@@ -12,6 +12,7 @@ namespace ferry::inline v0::detail {
 
 std::size_t normal_axis(std::int64_t axis, std::size_t rank, const tensor& t) {
   const auto count = static_cast<std::int64_t>(rank);
+  if (count == 0) throw_error(errc::bad_shape, fmt::format("axis {} of a tensor of shape []: it has no axes", axis));
   if (axis < -count || axis >= count) {
     throw_error(errc::bad_shape, fmt::format("axis {} is out of range for shape {}; valid are {} to {}", axis,
                                              to_string(t.shape()), -count, count - 1));

@@ -136,6 +136,7 @@ TEST_CASE("tensors joined and divided") {
   REQUIRE(parts.size() == 3);
   CHECK(equal(parts[2], indices({4})));
   CHECK(ferry::split(ferry::arange(5), dims{0, 5}).at(0).numel() == 0);
+  CHECK(ferry::cat(ferry::split(ferry::zeros({2, 0}), 3, 1), 1).shape() == dims{2, 0});
   expect_error(errc::bad_shape, "cat along axis 0 of tensors of shapes [2, 2] and [3]", [&] {
     (void)ferry::cat({a, ferry::arange(3)});
   });
@@ -185,8 +186,11 @@ TEST_CASE("losses refuse what would broadcast") {
   expect_error(errc::invalid_argument, "delta is 0",
                [] { (void)ferry::huber_loss(ferry::zeros({2}), ferry::zeros({2}), 0); });
   expect_error(errc::bad_shape, "nll_loss needs", [] { (void)ferry::nll_loss(ferry::zeros({2, 3}), indices({0})); });
-  expect_error(errc::invalid_argument, "the index 3 is not below 3", [] {
-    (void)ferry::cross_entropy(ferry::zeros({1, 3}), indices({3}));
+  expect_error(errc::invalid_argument, "nll_loss: the target 3 of row 1 is no class: there are 3, from 0", [] {
+    (void)ferry::cross_entropy(ferry::zeros({2, 3}), indices({0, 3}));
+  });
+  expect_error(errc::invalid_argument, "nll_loss: the target -1 of row 0 is no class", [] {
+    (void)ferry::cross_entropy(ferry::zeros({2, 3}), indices({-1, 2}), ferry::reduction::mean, -2);
   });
   CHECK(ferry::cross_entropy(ferry::zeros({3}), ferry::zeros({}, dtype::i64)).item<float>() ==
         doctest::Approx(std::log(3.)));

@@ -167,7 +167,9 @@ TEST_CASE("sparse: parts that do not fit are refused with both sides named") {
   expect_error(errc::bad_shape, "",
                make(indices_of({{0}, {0}}), ferry::ones({1}), {std::int64_t{1} << 40, std::int64_t{1} << 40}));
   expect_error(errc::invalid_argument, "index 5 of value 1", make(indices_of({{0, 5}}), values, {5, 2}));
-  expect_error(errc::invalid_argument, "index -1", make(indices_of({{-1, 1}}), values, {5, 2}));
+  expect_error(errc::invalid_argument,
+               "index -1 of value 0 along axis 0 of a sparse tensor of shape [5, 2] is negative",
+               make(indices_of({{-1, 1}}), values, {5, 2}));
   expect_error(errc::bad_device, "cpu", make(some, values.to(everywhere[1]), {5, 2}));
   expect_error(errc::bad_shape, "[4, 2]", [] { (void)add(ferry::ones({4, 2}), rows()); });
   expect_error(errc::bad_dtype, "f64", [] { (void)add(ferry::ones({5, 2}, dtype::f64), rows()); });
@@ -197,13 +199,8 @@ TEST_CASE("slices are added in place") {
     CHECK(on_host(t).at<double>(2, 1) == 8);
   }
   const tensor t = ferry::zeros({3, 4});
-  expect_error(errc::invalid_argument, "index_add", [&] {
-    try {
-      index_add_(t, 0, ferry::from_vector(std::vector<std::int64_t>{3}), ferry::ones({1, 4}));
-    } catch (const ferry::error& e) {
-      CHECK(std::string(e.what()).find("scatter_add_") != std::string::npos);
-      ferry::throw_error(e.kind(), "index_add");
-    }
+  expect_error(errc::invalid_argument, "index_add_: the index 3 is not below 3", [&] {
+    index_add_(t, 0, ferry::from_vector(std::vector<std::int64_t>{3}), ferry::ones({1, 4}));
   });
   CHECK(t.version() == 0);
 }

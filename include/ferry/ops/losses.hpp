@@ -20,7 +20,7 @@ enum class reduction : std::uint8_t { none, mean, sum };
 /// (prediction - target)^2
 [[nodiscard]] tensor mse_loss(const tensor& prediction, const tensor& target, reduction how = reduction::mean);
 /// d^2 / 2 for a distance d up to delta, and delta * (d - delta / 2) beyond it (P. Huber, "Robust Estimation of a Location Parameter",
-/// 1964). Throws errc::invalid_argument unless delta is positive.
+/// 1964). Throws errc::invalid_argument unless delta is positive and finite.
 [[nodiscard]] tensor huber_loss(const tensor& prediction, const tensor& target, double delta = 1,
                                 reduction how = reduction::mean);
 /// -target * log(p) - (1 - target) * log(1 - p) for p = sigmoid(logit), without overflow.
