@@ -38,6 +38,10 @@ void need_option(bool holds, std::string_view algorithm, std::string_view option
                                                   range, holds ? ", and finite" : ""));
 }
 
+void need_bound(std::string_view algorithm, std::string_view option, double value) {
+  need_option(value >= 0, algorithm, option, std::isinf(value) && value > 0 ? 0 : value, "at least 0");
+}
+
 std::string name_of_parameter(std::string_view algorithm, std::size_t index) {
   return fmt::format("{}: parameter {}", algorithm, index);
 }

@@ -21,6 +21,8 @@ namespace ferry::inline v0::detail {
 
 /// Throws errc::invalid_argument that names the option unless the condition holds.
 void need_option(bool holds, std::string_view algorithm, std::string_view option, double value, std::string_view range);
+/// The same unless it is at least 0; it may be infinite.
+void need_bound(std::string_view algorithm, std::string_view option, double value);
 
 /// "adam: parameter 2".
 std::string name_of_parameter(std::string_view algorithm, std::size_t index);

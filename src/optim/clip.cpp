@@ -86,6 +86,7 @@ tensor norm_of(std::span<const tensor> gradients) {
 }
 
 void rescale(std::span<const tensor> gradients, const tensor& norm, double most) {
+  if (std::isinf(most)) return;
   tensor here = norm;
   for (const tensor& each : gradients) {
     if (here.device() != each.device()) here = norm.to(each.device());
@@ -97,7 +98,7 @@ void rescale(std::span<const tensor> gradients, const tensor& norm, double most)
 }  // namespace detail
 
 void clip_value_(std::span<const tensor> gradients, double limit) {
-  detail::need_option(limit >= 0, "clip_value_", "limit", limit, "at least 0");
+  detail::need_bound("clip_value_", "limit", limit);
   const detail::clip_update update{.limit = limit};
   for (const tensor& each : detail::need_gradients("clip_value_", gradients)) {
     detail::apply_update(detail::operands_of(each, each), update);
@@ -109,7 +110,7 @@ void clip_grad_value_(std::span<const tensor> parameters, double limit) {
 }
 
 tensor clip_norm_(std::span<const tensor> gradients, double most) {
-  detail::need_option(most >= 0, "clip_norm_", "most", most, "at least 0");
+  detail::need_bound("clip_norm_", "most", most);
   const std::vector<tensor> present = detail::need_gradients("clip_norm_", gradients);
   tensor norm = detail::norm_of(present);
   detail::rescale(present, norm, most);

@@ -86,7 +86,7 @@ const bool clipping_methods = [] {
 double clip_grad_norm_(dist_autograd::context_id in, const std::vector<rref<tensor>>& parameters, double most,
                        const call_options& calls) {
   using namespace detail;
-  need_option(most >= 0, clip_name, "most", most, "at least 0");
+  need_bound(clip_name, "most", most);
   if (parameters.empty()) return 0;
   std::vector<worker_info> owners;
   std::vector<std::vector<rref<tensor>>> own;
@@ -106,7 +106,7 @@ double clip_grad_norm_(dist_autograd::context_id in, const std::vector<rref<tens
   }
   if (!known) need_context(clip_name, parameters.front().handle(), in);
   const double norm = std::sqrt(squares);
-  if (most / (norm + 1e-6) >= 1) return norm;
+  if (std::isinf(most) || most / (norm + 1e-6) >= 1) return norm;
   at_owners(doing(clip_name, "the bounding of gradients"), owners,
             [&](std::size_t i) { return own[i].front().rpc_async<&rescale_at_owner>(calls, in, own[i], norm, most); });
   return norm;

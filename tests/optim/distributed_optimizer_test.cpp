@@ -575,6 +575,9 @@ TEST_CASE("the norm of the gradients of several workers is bounded as that of on
   pass.backward(p.loss(remote));
   CHECK(ferry::clip_grad_norm_(pass, {table}, 1) == 0);
   CHECK(ferry::clip_grad_norm_(pass, {}, 1) == 0);
+  const double whole_norm = ferry::clip_grad_norm_(pass, remote, std::numeric_limits<double>::infinity());
+  CHECK(whole_norm > 0);
+  CHECK(ferry::clip_grad_norm_(pass, remote, std::numeric_limits<double>::infinity()) == whole_norm);
   expect_error(errc::invalid_argument, "clip_grad_norm_: the option most is -1",
                [&] { (void)ferry::clip_grad_norm_(pass, remote, -1); });
 }

@@ -79,12 +79,21 @@ TEST_CASE("the norm of all gradients is bounded, and returned as it was") {
   ferry::set_grad(q, ferry::tensor_of({12.F}));
   CHECK(ferry::clip_grad_norm_(parameters, 14).item<double>() == 13);
   CHECK(ferry::grad(q).item<float>() == 12);  // below: as it was
+  constexpr double unbounded = std::numeric_limits<double>::infinity();
+  CHECK(ferry::clip_grad_norm_(parameters, unbounded).item<double>() == 13);
+  ferry::clip_grad_value_(parameters, unbounded);
+  CHECK(ferry::grad(q).item<float>() == 12);
   CHECK(ferry::clip_grad_norm_(parameters, 6.5).item<double>() == 13);
   const double factor = 6.5 / (13 + 1e-6);
   CHECK(problems::near(ferry::grad(p), ferry::tensor_of({{1., -2.}, {4., 2.}}) * factor, 1e-14));
   CHECK(ferry::grad(q).item<float>() == Approx(12 * factor).epsilon(1e-6));
   CHECK(ferry::clip_grad_norm_(std::vector<tensor>{unused}, 1).item<double>() == 0);
   CHECK(ferry::clip_grad_norm_({}, 1).item<double>() == 0);
+  ferry::set_grad(unused, ferry::tensor_of({std::numeric_limits<float>::infinity()}));
+  CHECK(ferry::clip_grad_norm_(parameters, unbounded).item<double>() == unbounded);
+  CHECK(ferry::grad(unused).item<float>() == std::numeric_limits<float>::infinity());
+  expect_error(errc::invalid_argument, "clip_norm_: the option most is -inf; it must be at least 0",
+               [&] { ferry::clip_grad_norm_(parameters, -unbounded); });
   expect_error(errc::invalid_argument, "clip_norm_: the option most is nan",
                [&] { ferry::clip_grad_norm_(parameters, std::numeric_limits<double>::quiet_NaN()); });
 }

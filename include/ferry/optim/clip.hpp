@@ -22,7 +22,8 @@ void clip_grad_value_(std::span<const tensor> parameters, double limit);
 /// The norm of all gradients as one vector (the root of the sum of the squares of all elements, in f64), as it was before;
 /// f64 without axes, on the device of the first gradient: item<double>() of a CPU tensor is the number. Each gradient is
 /// multiplied by min(1, most / (norm + 1e-6)), as in PyTorch: Pascanu et al., On the difficulty of training recurrent neural
-/// networks, 2013. A norm that is not finite is returned, too: gradients become 0 or NaN then.
+/// networks, 2013. A norm that is not finite is returned, too: gradients become 0 or NaN then. With an infinite bound they stay as they
+/// are.
 ///
 /// The sum is made in an order that depends on shapes and devices alone: it is the same in each run.
 tensor clip_norm_(std::span<const tensor> gradients, double most);

@@ -15,7 +15,7 @@ namespace ferry::inline v0 {
 /// The norm of the gradients that these parameters have in the context, as one vector, as it was before. Each gradient is multiplied by
 /// min(1, most / (norm + 1e-6)), in place, at the parameter's owner: as clip_grad_norm_() of one worker's parameters. Those without a
 /// gradient, or that require none, are left out; a parameter that is there twice counts once. A norm that is not finite is returned, too:
-/// gradients become 0 or NaN then.
+/// gradients become 0 or NaN then. With an infinite bound they stay as they are.
 ///
 /// One call to each owner for the norms, and, unless the norm is within the bound, one for the rest. The owners wait for their devices: the
 /// norm goes through the host. Equal workers and parameters give the same norm in each run.
