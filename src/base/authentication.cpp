@@ -91,6 +91,10 @@ proof prove(std::string_view secret, std::string_view role, std::initializer_lis
   for (const auto& part : parts) text.insert(text.end(), part.begin(), part.end());
   proof result{};
   unsigned size = 0;
+  // Threads of this library still accept connections while the process exits. If this is the program's first use of libcrypto, it frees
+  // nothing then; otherwise this fails once it has.
+  if (::OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr) == 0)
+    throw_error(errc::shutting_down, "the process exits, and libcrypto has ended");
   const libcrypto_use use;
   const auto* made = ::HMAC(::EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
                             reinterpret_cast<const unsigned char*>(text.data()), text.size(),

@@ -108,6 +108,30 @@ std::string mangled_method(const std::type_info& tag) {
   return without_abi_tags(std::string(encoding), tag) + "." + std::string(type);
 }
 
+// Names with template arguments, substitutions and operators stay whole: only a whole demangler finds their ends, and substitutions may
+// stand for the types behind the dot.
+std::string_view name_without_types(std::string_view mangled) noexcept {
+  const std::string_view symbol = mangled.substr(0, mangled.find('.'));
+  if (!symbol.starts_with("_Z")) return symbol;  // extern "C"
+  std::size_t at = 2;
+  const bool nested = at < symbol.size() && symbol[at] == 'N';
+  if (nested) at = symbol.find_first_not_of("rVKRO", at + 1);
+  bool any = false;
+  while (at < symbol.size()) {
+    if (nested && any && symbol[at] == 'E') return symbol.substr(0, at + 1);
+    if (symbol[at] == 'L') ++at;
+    std::size_t length = 0;
+    const std::size_t digits = at;
+    for (; at < symbol.size() && symbol[at] >= '0' && symbol[at] <= '9' && length < symbol.size(); ++at)
+      length = length * 10 + static_cast<std::size_t>(symbol[at] - '0');
+    if (at == digits || length > symbol.size() - at) return mangled;
+    at += length;
+    any = true;
+    if (!nested) return at < symbol.size() && symbol[at] != 'I' && symbol[at] != 'B' ? symbol.substr(0, at) : mangled;
+  }
+  return mangled;
+}
+
 std::string readable_method(const std::type_info& tag, const std::type_info& type) {
   const std::string whole = demangle(tag.name());
   const std::string type_text = demangle(type.name());

@@ -33,6 +33,20 @@ struct other {
 
 static int internal(int) { return 0; }
 
+TEST_CASE(
+    "functions of one name and other types share a part of their names; template arguments and substitutions are no "
+    "such part") {
+  using ferry::detail::name_without_types;
+  CHECK(name_without_types("_Z3sigi.FdiE") == "_Z3sig");
+  CHECK(name_without_types("_ZL3sigi.FdiE") == "_ZL3sig");
+  CHECK(name_without_types("_ZN2ns12_GLOBAL__N_13sigEd.FddE") == "_ZN2ns12_GLOBAL__N_13sigE");
+  CHECK(name_without_types("_ZNK2ns7counter4bumpEi.M") == "_ZNK2ns7counter4bumpE");
+  CHECK(name_without_types("sig.FdiE") == "sig");
+  for (const char* whole : {"_Z7largestIdET_S0_.FddE", "_ZN2ns7largestIdEEvT_.FvdE", "_ZNS1_9constructIS5_iEE.F",
+                            "_ZplRK1aS1_.F", "_Z99sigi.F", "_Z", "_ZN.F", "_ZNK.F", ""})
+    CHECK(name_without_types(whole) == whole);
+}
+
 TEST_CASE("a method's identity distinguishes every function from every other") {
   const std::vector<std::string> names = {
       ferry::mangled_name<dot>(),

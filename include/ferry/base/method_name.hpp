@@ -63,6 +63,9 @@ consteval bool is_converted_lambda() {
 }
 
 std::string mangled_method(const std::type_info& tag);
+/// The part of such a name that says nothing of types: the same for functions of one name. The whole where that part cannot be told (template
+/// arguments, substitutions, operators).
+std::string_view name_without_types(std::string_view mangled) noexcept;
 std::string readable_method(const std::type_info& tag, const std::type_info& type);
 
 }  // namespace detail

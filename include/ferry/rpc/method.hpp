@@ -208,7 +208,7 @@ template <auto F, method_flavour Flavour>
 
 template <auto F, method_flavour Flavour = method_flavour::call>
 [[gnu::visibility("hidden")]] const method_entry& method_of() {
-  static const method_entry entry([] {
+  static const static_method_entry entry([] {
     method_source source;
     source.flavour = Flavour;
     source.signature = &signature_text<typename parts_of<F, Flavour>::signature>;
@@ -227,7 +227,7 @@ template <auto F, method_flavour Flavour = method_flavour::call>
     }
     return source;
   }());
-  return entry;
+  return entry.get();
 }
 
 /// Odr-using at_startup registers the method when the program starts or the library is loaded.

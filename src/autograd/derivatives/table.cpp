@@ -18,14 +18,15 @@ using entries = std::unordered_map<std::uint64_t, const derivative_entry*>;
 
 // Those of ferry: never changed.
 const entries& own_entries() {
-  static const entries all = [] {
-    entries result;
+  static const entries& all = *[] {  // workers may outlive static destruction
+    auto* const made = new entries;
+    entries& result = *made;
     const auto add = [&]<class Op>(std::type_identity<Op>) {
       result.emplace(info_of<Op>.id, &derivative_entry_of<Op>);
     };
     tensor_operations::for_each(add);
     operations::for_each(add);
-    return result;
+    return made;
   }();
   return all;
 }
@@ -35,7 +36,7 @@ struct users_entries {
   entries all;
 };
 users_entries& of_users() {
-  static users_entries table;
+  static users_entries& table = *new users_entries;
   return table;
 }
 

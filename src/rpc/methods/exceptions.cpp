@@ -4,6 +4,8 @@
 #include <any>
 #include <array>
 #include <charconv>
+#include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <functional>
@@ -56,6 +58,16 @@ class foreign_system_error final : public std::system_error {
  private:
   std::shared_ptr<const std::string> text_;  // copies of exceptions must not throw
 };
+
+// Only the standard library makes one with a text; that of a wrong index is the usual one.
+std::exception_ptr variant_access(std::string_view what) {
+  try {
+    (void)std::get<0>(std::variant<int, char>('a'));
+  } catch (const std::bad_variant_access& wrong_index) {
+    if (what == wrong_index.what()) return std::current_exception();
+  }
+  return std::make_exception_ptr(std::bad_variant_access());
+}
 
 // The type that users catch, of classes whose names are a library's own.
 const std::type_info& public_type(const std::type_info& thrown) noexcept {
@@ -300,7 +312,9 @@ struct codec_table {
       nothing<std::bad_weak_ptr>("std::bad_weak_ptr"),
       nothing<std::bad_function_call>("std::bad_function_call"),
       nothing<std::bad_optional_access>("std::bad_optional_access"),
-      nothing<std::bad_variant_access>("std::bad_variant_access"),
+      {"std::bad_variant_access", &typeid(std::bad_variant_access),
+       [](const std::exception_ptr&) { return std::string(); },
+       [](std::string_view what, std::string_view) { return variant_access(what); }},
   };
 };
 codec_table& codecs_of_process() {
@@ -371,6 +385,26 @@ void encode_exception(const std::exception_ptr& thrown, outgoing_message& messag
   encode_values<std::string, std::string, std::string>(message.bytes, message.tensors, name, what, bytes);
 }
 
+namespace {
+
+// A callee that does not have a method has only its id.
+std::string with_known_methods(std::string text) {
+  constexpr std::string_view mark = "'method ";
+  constexpr std::size_t digits = 16;
+  for (std::size_t at = 0; (at = text.find(mark, at)) != text.npos; at += mark.size()) {
+    const std::size_t begin = at + mark.size();
+    if (text.size() <= begin + digits || text[begin + digits] != '\'') continue;
+    std::uint64_t id = 0;
+    const auto [end, problem] = std::from_chars(text.data() + begin, text.data() + begin + digits, id, 16);
+    if (problem != std::errc() || end != text.data() + begin + digits) continue;
+    if (const std::string name = known_method_name(id); !name.empty())
+      text.replace(at + 1, mark.size() - 1 + digits, name);
+  }
+  return text;
+}
+
+}  // namespace
+
 std::exception_ptr decode_exception(const inbound_message& reply, const wire_limits& limits) {
   std::string name;
   std::string what;
@@ -379,10 +413,19 @@ std::exception_ptr decode_exception(const inbound_message& reply, const wire_lim
   // An errc unknown to this build (or 0) is handled like an unknown type.
   if (const auto code = static_cast<errc>(parse_code(bytes));
       name == ferry_error_name && errc_name(code) != "unknown") {
-    return make_error(code, what);
+    return make_error(code, with_known_methods(std::move(what)));
   }
   if (name == remote_error_name) return std::make_exception_ptr(remote_error(bytes, what));
-  if (const auto codec = codec_for(std::string_view(name))) return codec->decode(what, bytes);
+  if (const auto codec = codec_for(std::string_view(name))) {
+    try {
+      return codec->decode(what, bytes);
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (...) {
+      throw_error(errc::bad_result, fmt::format("{}: {}; its decoder threw {}", name, what,
+                                                describe_exception(std::current_exception())));
+    }
+  }
   return std::make_exception_ptr(remote_error(name, name + ": " + what));
 }
 

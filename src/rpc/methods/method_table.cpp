@@ -178,7 +178,13 @@ method_entry::method_entry(const method_source& source)
   key = flavour_prefix(flavour);
   key += source.public_name.empty() ? function : std::string(name_prefix) + std::string(source.public_name);
   name = source.public_name.empty() ? function_name : std::string(source.public_name);
+  // Functions of one name and other types have the same upper half, so that a callee can say which ones it has.
   id = fingerprint(key);
+  if (source.public_name.empty()) {
+    const std::uint64_t lower = (std::uint64_t{1} << 32U) - 1;
+    id = (fingerprint(std::string(flavour_prefix(flavour)) + std::string(name_without_types(function))) & ~lower) |
+         (id & lower);
+  }
 
   std::string problem;
   {
@@ -219,6 +225,12 @@ method_entry::~method_entry() {
   wait_unused(*this, deadline());
   std::lock_guard lock(table().mutex);
   table().find_or_add(id).spare.push_back(use);
+}
+
+bool stays_at_exit(const method_entry& entry) noexcept {
+  if (!process_exits.load()) return false;
+  const auto* const map = static_cast<const link_map*>(library_of(&entry));
+  return map && !map->l_prev;  // the first one is the program
 }
 
 method_hold method_hold::find(std::uint64_t id) noexcept {
@@ -296,6 +308,16 @@ std::string known_method_name(std::uint64_t id) {
     if (each->id == id) return each->name;
   }
   return {};
+}
+
+std::vector<std::pair<std::uint64_t, std::string>> namesakes(std::uint64_t id) {
+  std::vector<std::pair<std::uint64_t, std::string>> found;
+  const std::lock_guard lock(table().mutex);
+  for (const method_entry* each : table().entries) {
+    if (each->serve && each->id >> 32U == id >> 32U && each->id != id)
+      found.emplace_back(each->id, each->signature_text);
+  }
+  return found;
 }
 
 std::string readable_name(std::uint64_t id) {

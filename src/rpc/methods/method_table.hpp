@@ -33,6 +33,8 @@ void withdraw(const std::vector<const method_entry*>& entries);
 void publish(const std::vector<const method_entry*>& entries);
 /// The readable name of the method with that id, or of its stub; "method 0123456789abcdef" if the program has neither.
 std::string readable_name(std::uint64_t id);
+/// The ids and signatures of the functions of this program that have the name of that method, which it does not have.
+std::vector<std::pair<std::uint64_t, std::string>> namesakes(std::uint64_t id);
 /// The ids and readable names of all methods and stubs of this program.
 std::vector<std::pair<std::uint64_t, std::string>> method_names();
 /// Has `listener` called for each method and stub that is registered from then on, as when a library is loaded. There is one

@@ -242,6 +242,19 @@ void incoming_call::begin_handler(handler_start& start) {
   stage_ = stage::decoding;
 }
 
+void incoming_call::refuse_unknown_method() const {
+  const std::uint64_t method = request_.header.method;
+  std::string others;
+  for (const auto& [id, signature] : namesakes(method)) {
+    if (worker_->serves(id)) others += (others.empty() ? "" : " and ") + signature;
+  }
+  if (!others.empty()) throw_error(errc::signature_mismatch, others);
+  throw_error(errc::unknown_method, worker_->serves(method)
+                                        ? std::string(no_such_method)
+                                        : "it serves a list of methods (ferry::serve<...>() or worker_config::serve), "
+                                          "which does not contain this one");
+}
+
 void incoming_call::serve() noexcept {
   progress_.store(progress::running, std::memory_order_relaxed);
   stage_ = stage::decoding;
@@ -283,12 +296,7 @@ void incoming_call::serve() noexcept {
       skipped_ = true;
       answer();
     } else {
-      if (!called) {
-        throw_error(errc::unknown_method, worker_->serves(request_.header.method)
-                                              ? std::string(no_such_method)
-                                              : "it serves a list of methods (ferry::serve<...>() or "
-                                                "worker_config::serve), which does not contain this one");
-      }
+      if (!called) refuse_unknown_method();
       if (called->signature != request_.header.signature) throw_error(errc::signature_mismatch, called->signature_text);
       called->serve(*this);
     }

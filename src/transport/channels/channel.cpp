@@ -50,9 +50,9 @@ std::unique_ptr<tensor_sink> channel_traits<inline_tensors>::open_sink(const ten
 }
 
 std::span<const channel_factory> known_channels() {
-  static const std::vector<channel_factory> all = [] {
-    auto made = default_channels::factories();
-    std::stable_sort(made.begin(), made.end(), [](const auto& a, const auto& b) { return a.priority > b.priority; });
+  static const auto& all = *[] {  // workers may outlive static destruction
+    auto* const made = new std::vector<channel_factory>(default_channels::factories());
+    std::stable_sort(made->begin(), made->end(), [](const auto& a, const auto& b) { return a.priority > b.priority; });
     return made;
   }();
   return all;

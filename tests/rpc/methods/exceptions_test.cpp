@@ -147,6 +147,7 @@ int fail(int which) {
     case 9: throw std::bad_alloc();
     case 10: throw std::bad_optional_access();
     case 11: throw std::bad_variant_access();
+    case 41: return std::get<0>(std::variant<int, char>('a'));
     case 12: throw std::bad_function_call();
     case 13: throw std::future_error(std::future_errc::broken_promise);
     case 14: throw std::bad_any_cast();
@@ -552,6 +553,11 @@ TEST_CASE("every standard exception keeps its type") {
   text_of_failure<std::bad_alloc, fail>(self, 1, 9);
   text_of_failure<std::bad_optional_access, fail>(self, 1, 10);
   text_of_failure<std::bad_variant_access, fail>(self, 1, 11);
+  try {
+    fail(41);
+  } catch (const std::bad_variant_access& e) {
+    CHECK(text_of_failure<std::bad_variant_access, fail>(self, 1, 41) == e.what());
+  }
   text_of_failure<std::bad_function_call, fail>(self, 1, 12);
   expect_alive(group);
 }
@@ -758,7 +764,8 @@ TEST_CASE("an exception or failure that cannot be decoded is an error that names
   ferry::register_exceptions<undecodable_error>();
   cluster group(2);
   for (const std::string_view part :
-       {"call of", "fail", "worker1", "the exception that the method threw", "no such number"}) {
+       {"call of", "fail", "worker1", "the exception that the method threw", "no such number",
+        "exceptions_test.undecodable: undecodable; its decoder threw std::out_of_range"}) {
     expect_error(errc::bad_result, part, [&] { group[0].rpc_sync<fail>("worker1", 37); });
     expect_error(errc::bad_result, part, [&] { group[0].rpc_async<fail>("worker1", 37).get(); });
   }

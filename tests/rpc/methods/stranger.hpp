@@ -24,6 +24,10 @@ inline int take(const versioned& argument) { return argument.value; }
 
 #ifndef FERRY_TEST_STRANGER
 inline int only_here(int value) { return value; }
+inline double of_one_name(double value) { return value; }
+#else
+inline double of_one_name(int value) { return value; }
+inline int of_one_name(double value, int) { return static_cast<int>(value); }
 #endif
 
 }  // namespace stranger

@@ -263,8 +263,12 @@ TEST_CASE("[row 50] a method that the callee's program does not have, or has oth
   const std::string meeting = "file://" + directory.file("store");
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "test_rpc_stranger";
   child_process child({.arguments = {meeting}, .program = program});
-  ferry::worker self = ferry::init_rpc(
-      {.name = "worker0", .rank = 0, .world_size = 2, .init_method = meeting, .rpc_timeout = ferry::no_timeout});
+  ferry::worker self = ferry::init_rpc({.name = "worker0",
+                                        .rank = 0,
+                                        .world_size = 2,
+                                        .init_method = meeting,
+                                        .rpc_timeout = ferry::no_timeout,
+                                        .secret = ferry::authentication_available() ? "of strangers" : ""});
   CHECK(self.rpc_sync<stranger::shared>("stranger", 20) == 41);
   for (int i = 0; i != 20; ++i) {
     for (const char* part : {"only_here", "worker_info(id=1, name=stranger)", "no method"}) {
@@ -272,11 +276,16 @@ TEST_CASE("[row 50] a method that the callee's program does not have, or has oth
       expect_error(errc::unknown_method, part, [&] { (void)self.rpc_async<stranger::only_here>("stranger", 1).get(); });
     }
     self.notify<stranger::only_here>("stranger", 1);
+    expect_error(errc::unknown_method, "only_here",
+                 [&] { (void)self.remote<stranger::only_here>("stranger", 1).to_here(); });
     for (const char* part : {"take", "stranger::versioned", "worker_info(id=1, name=stranger)"}) {
       expect_error(errc::signature_mismatch, part,
                    [&] { (void)self.rpc_sync<stranger::take>("stranger", stranger::versioned{}); });
       expect_error(errc::signature_mismatch, part,
                    [&] { (void)self.rpc_async<stranger::take>("stranger", stranger::versioned{}).get(); });
+    }
+    for (const char* part : {"'stranger::of_one_name' as f64(f64)", "f64(i32)", "i32(f64, i32)"}) {
+      expect_error(errc::signature_mismatch, part, [&] { (void)self.rpc_sync<stranger::of_one_name>("stranger", 1.); });
     }
   }
   CHECK(self.rpc_sync<stranger::shared>("stranger", 1) == 3);

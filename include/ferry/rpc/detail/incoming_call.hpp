@@ -158,6 +158,7 @@ class incoming_call final : public work, private held_method, public call_contex
   template <class Tell>
   void tell_in_reverse(const Tell& tell);
   void begin_handler(handler_start& start);
+  [[noreturn]] void refuse_unknown_method() const;
   void tell_result();
   /// All of them, in reverse, whatever one throws; returns the first exception.
   template <class Tell>
@@ -327,7 +328,9 @@ void serve_method(incoming_call& call) {
     std::apply([&](auto&... values) { call.read(values...); }, *kept);
     auto pending = [&] {
       if constexpr (is_task_v<result>) {
-        return start(serving::template invoke<F>(call, *kept, indices{}));
+        result made = serving::template invoke<F>(call, *kept, indices{});
+        if (!made.valid()) throw_error(errc::no_state, "the method returned an empty task");
+        return start(std::move(made));
       } else {
         return serving::template invoke<F>(call, *kept, indices{});
       }

@@ -56,7 +56,7 @@ struct method_source {
 /// One method of one binary of this program: every shared library has its own entry, even for a method that others also
 /// have. Lives as long as the code it refers to.
 struct method_entry {
-  std::uint64_t id = 0;         ///< fingerprint of key
+  std::uint64_t id = 0;         ///< of key (docs/protocol.md)
   std::uint64_t signature = 0;  ///< fingerprint of signature_text
   std::string key;              ///< the flavour, then the mangled name, or "name:" and the public name
   std::string name;             ///< readable
@@ -74,6 +74,27 @@ struct method_entry {
   ~method_entry();
   method_entry(const method_entry&) = delete;
   method_entry& operator=(const method_entry&) = delete;
+};
+
+/// Whether the process exits, and the entry lies in the program itself: it stays as it is then, since a worker that is destroyed later (one at
+/// namespace scope) still serves the method.
+[[nodiscard]] bool stays_at_exit(const method_entry& entry) noexcept;
+
+/// An entry of static storage duration.
+class static_method_entry {
+ public:
+  explicit static_method_entry(const method_source& source) : entry_(source) {}
+  ~static_method_entry() {
+    if (!stays_at_exit(entry_)) entry_.~method_entry();
+  }
+  static_method_entry(const static_method_entry&) = delete;
+  static_method_entry& operator=(const static_method_entry&) = delete;
+  [[nodiscard]] const method_entry& get() const noexcept { return entry_; }
+
+ private:
+  union {
+    method_entry entry_;
+  };
 };
 
 /// Keeps a method's code loaded. Acquiring a hold costs one atomic increment.
