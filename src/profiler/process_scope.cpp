@@ -39,6 +39,7 @@ process_scope::process_scope(process_scope&&) noexcept = default;
 process_scope& process_scope::operator=(process_scope&&) noexcept = default;
 
 void process_scope::enter() {
+  if (!state_) throw_error(errc::no_state, "enter() on a process scope of the profiler that was moved from");
   const std::lock_guard lock(state_->mutex);
   if (state_->to) throw_error(errc::invalid_argument, "this process scope of the profiler is entered already");
   detail::recording::properties with;
@@ -52,6 +53,7 @@ void process_scope::enter() {
 }
 
 profile process_scope::exit() {
+  if (!state_) throw_error(errc::no_state, "exit() on a process scope of the profiler that was moved from");
   detail::ref_ptr<detail::recording> which;
   {
     const std::lock_guard lock(state_->mutex);

@@ -115,6 +115,7 @@ server_scope::~server_scope() {
 }
 
 void server_scope::enter() {
+  if (!state_) throw_error(errc::no_state, "enter() on a server scope of the profiler that was moved from");
   detail::scope_stack& stack = detail::scopes_of_process();
   const std::lock_guard stack_lock(stack.mutex);
   {
@@ -130,6 +131,7 @@ void server_scope::enter() {
 }
 
 std::vector<profile> server_scope::exit() {
+  if (!state_) throw_error(errc::no_state, "exit() on a server scope of the profiler that was moved from");
   std::deque<detail::scope_request> requests;
   std::uint64_t lost = 0;
   {

@@ -65,7 +65,12 @@ session::session(const worker& of, const options& how) : state_(std::make_unique
 session::~session() {
   if (state_->finished) return;
   state_->scope.reset();
-  (void)detail::caught([this] { (void)state_->to->finish(); });
+  (void)detail::caught([this] {
+    profile found = state_->to->finish();
+    if (!state_->around) return;
+    detail::add_worker_names(found, state_->worker);
+    state_->around->add_inner(found, state_->parent);
+  });
 }
 
 profile session::finish() {

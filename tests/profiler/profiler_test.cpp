@@ -461,6 +461,33 @@ TEST_CASE("an inner session has its own events, the outer one both") {
   CHECK(large.unfinished == 0);
 }
 
+TEST_CASE("the events of an inner session that an exception ends are the outer one's, too") {
+  cluster group(2);
+  profiler::session outer(group[0]);
+  try {
+    const profiler::session inner(group[0]);
+    const profiler::range part("work");
+    (void)group[0].rpc_sync<product>("worker1", numbers(), numbers());
+    throw std::runtime_error("given up");
+  } catch (const std::runtime_error&) {  // as tests of users do
+  }
+  const profile large = outer.finish();
+  CHECK(need(large, "work").failed);
+  CHECK(large.count(under(need_call(large, "sync").name, "matmul")) == 1);
+}
+
+TEST_CASE("scopes that were moved from are refused in words") {
+  cluster group(1);
+  profiler::process_scope first(group[0], {});
+  const profiler::process_scope second = std::move(first);
+  expect_error(errc::no_state, "moved from", [&] { first.enter(); });  // NOLINT(bugprone-use-after-move)
+  expect_error(errc::no_state, "moved from", [&] { (void)first.exit(); });
+  profiler::server_scope third;
+  const profiler::server_scope fourth = std::move(third);
+  expect_error(errc::no_state, "moved from", [&] { third.enter(); });  // NOLINT(bugprone-use-after-move)
+  expect_error(errc::no_state, "moved from", [&] { (void)third.exit(); });
+}
+
 TEST_CASE("a thread's ring keeps the last events and counts the others") {
   cluster group(1);
   profiler::session recorded(group[0], {.events_per_thread = 4});
