@@ -70,6 +70,9 @@ gathering::gathering(std::shared_ptr<worker_core> worker, const members& among, 
     for (const std::string& name : names_) (void)agent.members().find(name);
   }
   std::sort(names_.begin(), names_.end());
+  if (names_.empty())
+    throw_error(errc::invalid_argument,
+                std::string(operation_) + " of no worker: the set is empty, and this worker not one of them");
   if (const auto twice = std::adjacent_find(names_.begin(), names_.end()); twice != names_.end()) {
     throw_error(errc::invalid_argument, fmt::format("{}: {} is named twice", describe(), *twice));
   }

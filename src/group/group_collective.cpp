@@ -71,8 +71,7 @@ void group_collective::start(std::deque<early_message> early) {
     }
     for (early_message& each : early) {
       if (each.what.signature != start_.signature) {
-        odd = fmt::format("{} calls {}, {} {}", group_->name_of(group_->rank()), to_string(start_.signature),
-                          group_->name_of(each.what.from), to_string(each.what.signature));
+        odd = calls_of_both(each.what.from, each.what.signature);
         break;
       }
     }
@@ -317,6 +316,16 @@ std::shared_ptr<group_collective::lane> group_collective::begin_lane() {
   return fresh;
 }
 
+std::string group_collective::calls_of_both(int member, const collective_signature& theirs) const {
+  const auto called_by = [&](int rank, collective_signature what) {
+    // The two ends of a message have one signature.
+    if (key_.channel != collective_key::all && key_.channel % group_->size() == rank) what.op = collective::receive;
+    return fmt::format("{} {}", rank == group_->rank() ? group_->name_of(rank) + " calls" : group_->name_of(rank),
+                       to_string(what));
+  };
+  return called_by(group_->rank(), start_.signature) + ", " + called_by(member, theirs);
+}
+
 std::string group_collective::why_unexpected(const group_message& message) const {
   if (agreement_ && message.piece == nccl_agreement::piece) {
     const std::string_view why = agreement_->why_unexpected(message.from, message.tag);
@@ -351,9 +360,7 @@ std::string group_collective::why_unexpected(const group_message& message) const
 future<void> group_collective::deliver(const group_message& message, const tensor& bytes) {
   const auto self = shared_from_this();
   if (message.signature != start_.signature) {
-    const std::string odd =
-        fmt::format("{} calls {}, {} {}", group_->name_of(group_->rank()), to_string(start_.signature),
-                    group_->name_of(message.from), to_string(message.signature));
+    const std::string odd = calls_of_both(message.from, message.signature);
     group_->fail(key_, errc::group_mismatch, odd);
     return make_failed_future<void>(
         make_error(errc::group_mismatch, fmt::format("{}: {}", group_->describe(key_, start_.signature), odd)));
@@ -664,9 +671,7 @@ segment_job group_collective::job() const {
 void group_collective::fail_by(int member, const collective_signature* theirs) noexcept {
   try {
     if (theirs) {
-      group_->fail(key_, errc::group_mismatch,
-                   fmt::format("{} calls {}, {} {}", group_->name_of(group_->rank()), to_string(start_.signature),
-                               group_->name_of(member), to_string(*theirs)));
+      group_->fail(key_, errc::group_mismatch, calls_of_both(member, *theirs));
     } else {
       group_->fail(key_, errc::malformed,
                    fmt::format("{} has written to the shared memory what no member writes", group_->name_of(member)));

@@ -133,6 +133,8 @@ class group_collective final : public std::enable_shared_from_this<group_collect
   void tell() noexcept;
   void end_recorded() noexcept;
   void on_read() noexcept;
+  /// "a calls barrier, b all_reduce(sum) of f32 [2]"
+  [[nodiscard]] std::string calls_of_both(int member, const collective_signature& theirs) const;
   /// Why it is no message of the schedule that is still to come; empty: it is one. With the mutex held.
   [[nodiscard]] std::string why_unexpected(const group_message& message) const;
   std::shared_ptr<lane> begin_lane();

@@ -103,6 +103,8 @@ void reduce_typed(reduce_op op, const All& combine_all) noexcept {
 }  // namespace
 
 void check_reduction(dtype type, reduce_op op) {
+  if (op > reduce_op::prod)
+    throw_error(errc::invalid_argument, fmt::format("there is no reduce_op with the number {}", static_cast<int>(op)));
   visit_dtype(type, [&]<class T>(std::type_identity<T>) {
     if (op == reduce_op::avg && std::is_integral_v<T>) {
       throw_error(

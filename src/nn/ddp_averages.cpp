@@ -37,7 +37,9 @@ void ddp_averages::send(const tensor& memory) {
   const std::uint64_t before = group_.core()->next_number();
   auto problem = caught([&] {
     const context_values_scope scope(values_of_next({}));
-    averages_.push_back({sent_, transport_(group_, memory, limit_)});
+    future<tensor> average = transport_(group_, memory, limit_);
+    if (!average.valid()) throw_error(errc::no_state, "ddp: ddp_options::transport returned an empty future");
+    averages_.push_back({sent_, std::move(average)});
   });
   if (problem) {
     if (group_.core()->next_number() != before) {  // it has made its collectives

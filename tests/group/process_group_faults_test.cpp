@@ -271,6 +271,8 @@ TEST_CASE("process_group: a mismatch of send and receive ends it at both ends") 
         group.rank() == 0 ? end_of(group.send(ferry::ones({3}), 1)) : end_of(group.receive(ferry::ones({4}), 0));
     CHECK(end.kind == errc::group_mismatch);
     CHECK_MESSAGE(has(end, "from worker0 to worker1"), end.text);
+    CHECK_MESSAGE(has(end, "send of f32 [3]"), end.text);
+    CHECK_MESSAGE(has(end, "receive of f32 [4]"), end.text);
   });
 }
 

@@ -263,6 +263,17 @@ TEST_CASE("ddp: a transport that throws at one member fails the pass at all") {
   }
 }
 
+TEST_CASE("ddp: a transport that returns an empty future is named") {
+  run_cluster(1, [&](ferry::worker& self) {
+    const process_group group(self, ferry::all_workers, patient());
+    nn::ddp_options options = one_each();
+    options.transport = [](const process_group&, const tensor&, ferry::timeout) { return ferry::future<tensor>(); };
+    ddp<pair_model> model(pair_model(), group, options);
+    expect_error(ferry::errc::no_state, "ddp_options::transport returned an empty future",
+                 [&] { ferry::backward(model(batch_of(group.rank()))); });
+  });
+}
+
 TEST_CASE("ddp: members that wait for a gradient that one of them does not have hear of it from its next call") {
   run_cluster(2, [](ferry::worker& self) {
     const process_group group(self, ferry::all_workers, patient());

@@ -31,7 +31,7 @@ class worker_core;
 struct group_options {
   std::string name = "group";  ///< for error texts
   timeout limit = {};          ///< of each collective, and of the start; unset: the worker's default
-  /// The most bytes of one message, at least 1. Larger tensors travel in pieces.
+  /// The most bytes of one message, at least 1; a message has at least one element. Larger tensors travel in pieces.
   std::size_t chunk = std::size_t{512} << 10U;
   std::size_t window = 4;            ///< pieces of one collective that are under way at once, at least 1
   std::vector<plan_rule> plan = {};  ///< before those of default_plan
