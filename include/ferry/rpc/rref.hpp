@@ -44,7 +44,8 @@ class reference_base {
   /// Completes once the owner has made the object or, for a received reference, has registered the reference. Fails
   /// with the error of the call that makes the object if that call itself fails; an exception thrown by the called
   /// function is the object's error instead. If a handler waits for this future while the object waits for that
-  /// handler, the wait fails with errc::would_deadlock.
+  /// handler, the wait fails with errc::would_deadlock. All who ask get one future: its cancel() does nothing.
+  /// If the last handle is dropped before, it fails with errc::reference_deleted.
   [[nodiscard]] future<void> created() const { return handle_.created(); }
 
   // For the library.
@@ -99,7 +100,7 @@ consteval void check_object() {
 /// (docs/references.md).
 ///
 /// Every member except the constructors, bool and comparisons throws errc::invalid_argument on an empty reference.
-/// Every member except these and the queries (is_owner, owner, ...) also throws the error that the reference has failed
+/// Every member except these and the queries (is_owner, confirmed_by_owner, ...) also throws the error that the reference has failed
 /// with: the error of the call that makes the object if that call itself failed (timeout, lost peer),
 /// errc::reference_deleted after shutdown, or errc::peer_lost.
 template <class T>

@@ -1,5 +1,6 @@
 #include "reference_state.hpp"
 
+#include <exception>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,6 +15,14 @@ namespace ferry::inline v0::detail {
 reference_state::~reference_state() {
   local_ = {};
   table->dropped(*this);
+  if (!known || known->ready()) return;
+  // What created() gave out may be waited for, and the table finds this state no more.
+  try {
+    known->try_set_error(make_error(errc::reference_deleted,
+                                    "the last handle was dropped before the owner had registered the reference"));
+  } catch (...) {  // no memory for the text
+    known->try_set_error(std::current_exception());
+  }
 }
 
 located_worker reference_state::owner(deadline until) const {

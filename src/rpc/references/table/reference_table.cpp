@@ -236,12 +236,17 @@ std::shared_ptr<reference_state> reference_table::make_state(const object_id& ob
 }
 
 reference_handle reference_table::own(std::unique_ptr<owned_value> value) {
-  const auto owner = worker();
+  const auto refuse = [&] {
+    throw_error(errc::not_initialized,
+                fmt::format("worker {} has been shut down; call init_rpc again", self_.id.value));
+  };
+  const auto owner = worker_.lock();
+  if (!owner || owner->is_shut_down()) refuse();
   const ferry::agent& agent = owner->agent_unchecked();
   auto made = owned_object::make();
   made->finish(std::move(value), agent.members().uses_devices() ? agent.members().devices() : std::vector<device>());
   const std::lock_guard lock(mutex_);
-  if (closed_) throw_shut_down();
+  if (closed_) refuse();
   const object_id object = protocol_.own();
   auto state = make_state(object);
   state->set_local(made);

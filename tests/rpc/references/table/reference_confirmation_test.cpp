@@ -107,6 +107,24 @@ TEST_CASE(
   await_no_references(group);
 }
 
+rref<int> of_another_worker() {
+  rref<int> made = ferry::remote<add>("worker2", 3, 4);
+  made.created().get();
+  return made;
+}
+
+TEST_CASE("what created() gives out completes although the reference is dropped before its owner has registered it") {
+  ferry_test::cluster group(3);
+  for (int i = 0; i != 100; ++i) {
+    rref<int> received = group[0].rpc_sync<of_another_worker>("worker1");
+    const ferry::future<void> registered = received.created();
+    received = {};
+    REQUIRE(registered.wait_for(60s));
+    if (registered.error())
+      expect_error(errc::reference_deleted, "the last handle was dropped", [&] { registered.get(); });
+  }
+}
+
 TEST_CASE("a call that is given up while its references are not confirmed keeps nothing until its deadline") {
   faulty_cluster group(3);
   {

@@ -129,6 +129,7 @@ TEST_CASE("[row 126] after shutdown fetching, calling and sending through a refe
       group[0].shutdown(false);
       group[1].shutdown(false);
     }
+    expect_error(errc::not_initialized, "has been shut down", [&] { (void)group[0].make_rref(1); });
     cluster next(2);
     for (const rref<int>& ref : all) {
       const auto deleted = [](auto&& use) { expect_error(errc::reference_deleted, "", use); };
