@@ -89,6 +89,8 @@ TEST_CASE("standard types round-trip") {
   check_round_trip(std::vector<bool>{true, false, true});
   check_round_trip(std::vector<std::string>{"a", "", "ccc"});
   check_round_trip(std::array<int, 3>{1, 2, 3});
+  check_round_trip(std::array<int, 0>{});
+  check_round_trip(std::array<std::string, 0>{});
   check_round_trip(std::array<std::string, 2>{"a", "b"});
   check_round_trip(std::tuple<int, std::string, std::optional<double>>{1, "x", 2.5});
   check_round_trip(std::pair<int, std::vector<int>>{1, {2}});

@@ -92,4 +92,8 @@ void use() {
 #if CASE == 17  // expect: ferry: this type has a specialisation of tensor_traits, which is not complete
   (void)ferry::serialize(half_tensor{});
 #endif
+#if CASE == 18  // expect: ferry: long double and 128-bit integers differ between machines
+  __extension__ const __int128 large = 1;
+  (void)ferry::serialize(large);
+#endif
 }

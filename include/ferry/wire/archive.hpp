@@ -285,12 +285,12 @@ inline void load(wire_input_archive& archive, cereal::SizeTag<T>& tag) {
 
 template <class T>
 inline void save(wire_output_archive& archive, const cereal::BinaryData<T>& data) {
-  archive.write(data.data, static_cast<std::size_t>(data.size));
+  if (data.data) archive.write(data.data, static_cast<std::size_t>(data.size));  // std::array<T, 0>: none, of one byte
 }
 template <class T>
 inline void load(wire_input_archive& archive, cereal::BinaryData<T>& data) {
   using element = std::remove_cv_t<std::remove_all_extents_t<std::remove_pointer_t<std::remove_reference_t<T>>>>;
-  const auto count = static_cast<std::size_t>(data.size);
+  const auto count = data.data ? static_cast<std::size_t>(data.size) : 0;
   const std::byte* from = archive.take(count);
   if constexpr (std::is_same_v<element, bool>) archive.check_bools(from, count);
   if (count != 0) std::memcpy(data.data, from, count);

@@ -186,6 +186,17 @@ struct contained<T[N]> {
   static consteval wire_fault fault() { return fault_of<T>(); }
 };
 
+// Without GNU extensions they are no integers to the standard library.
+#ifdef __SIZEOF_INT128__
+__extension__ typedef __int128 signed_128;             // NOLINT(modernize-use-using): of an extension
+__extension__ typedef unsigned __int128 unsigned_128;  // NOLINT(modernize-use-using)
+template <class T>
+inline constexpr bool is_128_bits = std::is_same_v<T, signed_128> || std::is_same_v<T, unsigned_128>;
+#else
+template <class T>
+inline constexpr bool is_128_bits = false;
+#endif
+
 template <class Qualified>
 consteval wire_fault fault_of() {
   using T = std::remove_cvref_t<Qualified>;
@@ -197,6 +208,8 @@ consteval wire_fault fault_of() {
     return wire_fault::view;
   } else if constexpr (std::is_arithmetic_v<T>) {
     return wire_number<T> ? wire_fault::none : wire_fault::long_double;
+  } else if constexpr (is_128_bits<T>) {
+    return wire_fault::long_double;
   } else if constexpr (std::is_enum_v<T> || std::is_same_v<T, tensor>) {
     return wire_fault::none;
   } else if constexpr (foreign_tensor<T>) {
@@ -269,11 +282,13 @@ constexpr void require_wire_serialisable() {
   static_assert(fault != wire_fault::queue,
                 "ferry: for std::queue and std::stack include <cereal/types/queue.hpp> or <cereal/types/stack.hpp>");
   static_assert(fault != wire_fault::atomic, "ferry: for std::atomic include <cereal/types/atomic.hpp>");
-  static_assert(fault != wire_fault::no_serialiser,
-                "ferry: this type has no serialiser. Give it one of cereal's: template <class Archive> void "
-                "serialize(Archive& ar) { ar(first_member, second_member); } in the class, or a free function "
-                "serialize(Archive& ar, type& value) in its namespace, or save and load; they must be declared before "
-                "the call, and public (or the class has: friend class cereal::access)");
+  static_assert(
+      fault != wire_fault::no_serialiser,
+      "ferry: this type has no serialiser. Give it one of cereal's: template <class Archive> void "
+      "serialize(Archive& ar) { ar(first_member, second_member); } in the class, or a free function "
+      "serialize(Archive& ar, type& value) in its namespace, or save and load; they must be declared before "
+      "the call, and public (or the class has: friend class cereal::access). Or it has several, of which a base class "
+      "may have one: cereal::specialization says which one counts");
 }
 
 }  // namespace detail
