@@ -251,6 +251,7 @@ class FerryTop(unittest.TestCase):
             self.assertIn(f"worker_info(id=2, name=worker2), process {group.members[2].pid}: its last event", result.stdout)
             self.assertIn("of 'planted::compute_for_ever' by worker_info(id=1, name=worker1): running", result.stdout)
             self.assertIn("request_received", result.stdout)
+            self.assertIn(", deadline not known, ", result.stdout)
             records = json.loads(top("--post-mortem", "--json", path).stdout)
             self.assertEqual([each["reason"] for each in records["workers"]], ["post mortem"])
             self.assertEqual(len(records["workers"][0]["served_calls"]), 3)
@@ -360,8 +361,15 @@ class FerryTop(unittest.TestCase):
         self.assertIn("store_unreachable", result.stderr)
         self.assertIn("--post-mortem", result.stderr)
         result = top()
-        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("ferry-top tcp://HOST:PORT", result.stderr)
         self.assertIn("MASTER_ADDR", result.stderr)
+        for malformed in ("foo://x", "tcp://127.0.0.1", "tcp://:29500"):
+            self.assertEqual(top("--once", malformed).returncode, 2, malformed)
+        result = top(MASTER_ADDR="127.0.0.1", MASTER_PORT="five")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("MASTER_PORT", result.stderr)
+        self.assertIn("five", result.stderr)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <fstream>
@@ -122,8 +123,9 @@ int post_mortem(const options& chosen) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  options chosen;
   try {
-    const options chosen = parse(std::vector<std::string>(argv + 1, argv + argc));
+    chosen = parse(std::vector<std::string>(argv + 1, argv + argc));
     if (chosen.show_help) return std::fputs(usage_text, stdout) < 0 ? 1 : 0;
     if (chosen.show_version) return std::puts("ferry-top " FERRY_TOP_VERSION) < 0 ? 1 : 0;
     if (chosen.what == options::action::post_mortem) return post_mortem(chosen);
@@ -141,8 +143,21 @@ int main(int argc, char** argv) {
     return 2;
   } catch (const std::exception& e) {
     std::string text = std::string("ferry-top: ") + e.what() + '\n';
-    if (const auto* known = dynamic_cast<const ferry::error*>(&e);
-        known && known->kind() == ferry::errc::store_unreachable) {
+    const auto* const known = dynamic_cast<const ferry::error*>(&e);
+    if (known && known->kind() == ferry::errc::missing_environment && chosen.group == "env://" &&
+        !std::getenv("MASTER_ADDR")) {  // NOLINT(concurrency-mt-unsafe): the only thread
+      std::fputs(
+          "ferry-top: which group? Name where it meets (ferry-top tcp://HOST:PORT), or set MASTER_ADDR and "
+          "MASTER_PORT\n"
+          "see ferry-top --help\n",
+          stderr);
+      return 2;
+    }
+    if (known && known->kind() == ferry::errc::bad_init_method) {
+      std::fputs(printable_lines(text + "see ferry-top --help\n").c_str(), stderr);
+      return 2;
+    }
+    if (known && known->kind() == ferry::errc::store_unreachable) {
       text +=
           "The group is found through its store. If the process that served it has ended, the flight files that "
           "workers have\n"

@@ -322,6 +322,19 @@ std::string dump_json(const observation& of, const diagnosis& found) {
   return out;
 }
 
+namespace {
+
+// Files have no deadlines.
+template <class Call>
+std::string without_deadline(const Call& call) {
+  std::string text = to_string(call);
+  constexpr std::string_view untold = ", no deadline";
+  if (const auto at = text.rfind(untold); at != text.npos) text.replace(at, untold.size(), ", deadline not known");
+  return text;
+}
+
+}  // namespace
+
 std::string post_mortem_text(const observation& of) {
   std::string out;
   for (const observed& each : of.workers) {
@@ -333,8 +346,8 @@ std::string post_mortem_text(const observation& of) {
     const ferry::worker_snapshot& last = *each.snapshot;
     out += fmt::format("{}, process {}: its last event was at {}, {} events in all\n", to_string(last.worker),
                        last.process, utc(last.time), last.events_so_far);
-    for (const auto& call : last.served_calls) out += "  unanswered: " + one_line(to_string(call)) + '\n';
-    for (const auto& call : last.pending_calls) out += "  unended: " + one_line(to_string(call)) + '\n';
+    for (const auto& call : last.served_calls) out += "  unanswered: " + one_line(without_deadline(call)) + '\n';
+    for (const auto& call : last.pending_calls) out += "  unended: " + one_line(without_deadline(call)) + '\n';
     const std::size_t skipped = last.events.size() - std::min(last.events.size(), most_events_shown);
     for (auto event = last.events.begin() + static_cast<std::ptrdiff_t>(skipped); event != last.events.end(); ++event) {
       std::string line = fmt::format("  {:>14.6f} s  {:<20}",
