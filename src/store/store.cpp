@@ -36,12 +36,14 @@ void store::set(std::string_view key, std::string_view value, timeout limit) {
 std::string store::get(std::string_view key, timeout limit) {
   check_key(key);
   const std::string keys[] = {std::string(key)};
-  return std::move(do_get(keys, true, until(limit)).at(0));
+  return std::move(get(std::span<const std::string>(keys), limit).front());
 }
 
 std::vector<std::string> store::get(std::span<const std::string> keys, timeout limit) {
   for (const std::string& key : keys) check_key(key);
-  return do_get(keys, true, until(limit));
+  std::vector<std::string> values = do_get(keys, true, until(limit));
+  if (values.size() == keys.size()) return values;
+  throw_error(errc::store_failed, fmt::format("{} gave {} values for {} keys", describe(), values.size(), keys.size()));
 }
 
 std::optional<std::string> store::try_get(std::string_view key, timeout limit) {

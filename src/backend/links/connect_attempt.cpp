@@ -31,14 +31,16 @@ std::pair<errc, std::string> taken_apart(const std::exception_ptr& reason) {
 
 connect_attempt::connect_attempt(std::vector<route> routes, hello self, incarnation_id expected,
                                  transport_options options, std::chrono::nanoseconds limit_each,
-                                 std::function<bool()> wanted, std::function<void(connect_outcome)> done)
+                                 std::function<bool()> wanted, std::function<void(connect_outcome)> done,
+                                 std::string no_route)
     : routes_(std::move(routes)),
       self_(std::move(self)),
       expected_(expected),
       options_(std::move(options)),
       limit_each_(limit_each),
       wanted_(std::move(wanted)),
-      done_(std::move(done)) {}
+      done_(std::move(done)),
+      no_route_(std::move(no_route)) {}
 
 // Advances the attempt on a thread of the reactor.
 struct connect_attempt::step : work {
@@ -88,8 +90,10 @@ void connect_attempt::advance() {
   }
   if (unproved_) outcome.code = errc::authentication_failed;
   outcome.answered = answered_ || unproved_ || routes_.empty();
-  if (failures_.empty())
-    outcome.why = fmt::format("no transport of this worker supports an address of '{}'", self_.target);
+  if (routes_.empty()) {
+    outcome.code = errc::no_route;
+    outcome.why = no_route_;
+  }
   for (const auto& [address, reason] : failures_) {
     outcome.why += fmt::format("{}{}: {}", outcome.why.empty() ? "" : "; ", address, reason);
   }

@@ -34,9 +34,11 @@ class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
  public:
   using route = std::pair<std::shared_ptr<transport>, std::string>;
 
+  /// `no_route`: why there are no routes, if there are none.
   connect_attempt(std::vector<route> routes, hello self, incarnation_id expected, transport_options options,
                   std::chrono::nanoseconds limit_each, std::function<bool()> wanted,
-                  std::function<void(connect_outcome)> done);
+                  std::function<void(connect_outcome)> done,
+                  std::string no_route = "no transport of this program reaches an address of it");
 
   /// Does not call inline: begins on a thread of the reactor.
   void start(reactor& loop);
@@ -59,6 +61,7 @@ class connect_attempt : public std::enable_shared_from_this<connect_attempt> {
   const std::chrono::nanoseconds limit_each_;
   const std::function<bool()> wanted_;  // checked before each address
   std::function<void(connect_outcome)> done_;
+  const std::string no_route_;
   std::size_t next_ = 0;
   std::size_t gone_ = 0;
   bool fenced_ = false;

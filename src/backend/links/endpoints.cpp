@@ -105,8 +105,19 @@ std::shared_ptr<connect_attempt> endpoints::attempt_to_reach(const worker_record
       if (own.transport->understands(address)) routes.emplace_back(own.transport, address);
     }
   }
+  std::string no_route;
+  if (routes.empty()) {
+    std::string names;
+    for (const auto& own : transports_) names += fmt::format("{}{}", names.empty() ? "" : ", ", own.name);
+    no_route = fmt::format(
+        "no transport of this worker ({}) reaches an address of '{}' ({}): give both one in common "
+        "(worker_config::transports)",
+        names, to.who.name(),
+        to.addresses.empty() ? std::string("it has none") : fmt::format("{}", fmt::join(to.addresses, ", ")));
+  }
   return std::make_shared<connect_attempt>(std::move(routes), greeting(to, features), to.incarnation,
-                                           own_.options.transport, limit_each, std::move(wanted), std::move(done));
+                                           own_.options.transport, limit_each, std::move(wanted), std::move(done),
+                                           std::move(no_route));
 }
 
 std::vector<rejected_route> endpoints::better_than(std::string_view used, const std::vector<std::string>& addresses,

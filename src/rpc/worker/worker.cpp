@@ -136,15 +136,25 @@ worker start(worker_config config, Make make) {
 
 }  // namespace
 
+namespace {
+template <class Pointer>
+Pointer need_agent(Pointer made) {
+  if (made) return made;
+  throw_error(errc::invalid_argument, "backend_traits::init returned a null pointer: the backend has no agent");
+}
+}  // namespace
+
 worker start_worker(worker_config config, const backend_factory& backend) {
   return start(std::move(config),
                [&](const std::shared_ptr<store>& group_store, const worker_config& completed,
-                   const rpc_options& options) { return backend.init(group_store, completed, options); });
+                   const rpc_options& options) { return need_agent(backend.init(group_store, completed, options)); });
 }
 
 worker start_worker(worker_config config, agent_maker make, const void* options) {
-  return start(std::move(config), [&](const std::shared_ptr<store>& group_store, const worker_config& completed,
-                                      const rpc_options&) { return make(group_store, completed, options); });
+  return start(std::move(config),
+               [&](const std::shared_ptr<store>& group_store, const worker_config& completed, const rpc_options&) {
+                 return need_agent(make(group_store, completed, options));
+               });
 }
 
 }  // namespace detail

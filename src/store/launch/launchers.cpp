@@ -1,5 +1,6 @@
 #include "launchers.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <initializer_list>
 #include <string_view>
@@ -158,6 +159,10 @@ std::optional<std::uint16_t> pmix_port() {
 
 std::optional<std::string> master_address(const launcher_variables& launcher, std::optional<int> local_world_size) {
   if (variable given = first_set({"MASTER_ADDR"})) {
+    const auto colons = std::count(given.value.begin(), given.value.end(), ':');
+    const bool open = given.value.starts_with('[') && !given.value.ends_with(']');
+    if (colons == 1 || open || given.value.find_first_of("/@ \t\n") != given.value.npos)
+      refuse(given, "a host name or an IP address, without scheme and port (the port is MASTER_PORT)");
     if (!given.value.starts_with('[') || !given.value.ends_with(']')) return given.value;
     if (given.value.size() <= 2) refuse(given, "a host name or an IP address");
     return given.value.substr(1, given.value.size() - 2);

@@ -84,14 +84,14 @@ rendezvous_result rendezvous_with(std::span<const store_scheme> schemes, const r
   check_ranges(request);
   if (scheme->resolve) scheme->resolve(request);
   if (!request.rank && !request.any_rank) {
-    throw_error(errc::bad_init_method,
-                fmt::format("rank parameter missing: pass a rank, or write '{}?rank=...'", init_method));
+    throw_error(errc::bad_init_method, fmt::format("rank parameter missing: pass a rank, or write '{}{}rank=...'",
+                                                   init_method, init_method.find('?') == init_method.npos ? '?' : '&'));
   }
   if (!request.world_size) request.dynamic = request.dynamic || options.any_size;
   if (!request.world_size && !request.dynamic) {
     throw_error(errc::bad_init_method, fmt::format("world size parameter missing: pass a world size, or write "
-                                                   "'{}?world_size=...'",
-                                                   init_method));
+                                                   "'{}{}world_size=...'",
+                                                   init_method, init_method.find('?') == init_method.npos ? '?' : '&'));
   }
   check_ranges(request);
   rendezvous_result result{scheme->open(request), request.rank, request.world_size};

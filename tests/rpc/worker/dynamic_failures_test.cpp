@@ -129,6 +129,21 @@ TEST_CASE("what a member wrote and could not tell the others of is read all the 
   self.leave();
 }
 
+TEST_CASE("workers that have no transport in common say so, with those of one and the addresses of the other") {
+  meeting_place at;
+  auto over_tcp = member(at.method, "by_tcp", 0);
+  over_tcp.transports = {"tcp"};
+  auto over_unix = member(at.method, "by_unix", 1);
+  over_unix.transports = {"unix"};
+  ferry::worker first = ferry::init_rpc(over_tcp);
+  ferry::worker second = ferry::init_rpc(over_unix);
+  for (const char* part :
+       {"no transport of this worker (unix)", "an address of 'by_tcp' (tcp://", "worker_config::transports"})
+    expect_error(errc::no_route, part, [&] { (void)second.rpc_sync<twice>("by_tcp", 1); });
+  second.shutdown(false);
+  first.shutdown(false);
+}
+
 TEST_CASE("a leaving worker keeps its name and its id until its calls have ended") {
   meeting_place at;
   ferry::worker server = ferry::init_rpc(member(at.method, "server", 0));

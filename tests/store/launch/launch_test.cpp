@@ -237,6 +237,10 @@ TEST_CASE("variables of launchers that are malformed or contradict each other ar
   };
   const std::vector<wrong> table{
       {join(slurm, {{"SLURM_PROCID", "first"}}), {"SLURM_PROCID is 'first'", "0..32767"}},
+      {join(slurm, {{"MASTER_ADDR", "10.0.0.7:5"}}),
+       {"MASTER_ADDR is '10.0.0.7:5'", "without scheme and port", "MASTER_PORT"}},
+      {join(slurm, {{"MASTER_ADDR", "[::1]:29500"}}), {"MASTER_ADDR is '[::1]:29500'", "without scheme and port"}},
+      {join(slurm, {{"MASTER_ADDR", "tcp://node1"}}), {"MASTER_ADDR is 'tcp://node1'", "without scheme and port"}},
       {join(slurm, {{"SLURM_STEP_NUM_TASKS", "0"}}), {"SLURM_STEP_NUM_TASKS is '0'", "1..32768"}},
       {join(slurm, {{"SLURM_PROCID", "10"}}), {"SLURM_PROCID='10'", "SLURM_STEP_NUM_TASKS='10'"}},
       {join(slurm, {{"SLURM_JOB_ID", "4711_3"}}), {"SLURM_JOB_ID is '4711_3'"}},
