@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "peer_log.hpp"
+#include "printable.hpp"
 #include "standard_error.hpp"
 
 namespace ferry::inline v0 {
@@ -42,7 +43,12 @@ void write_to_stderr(log_level level, std::string_view text, void*) {
   static constexpr const char* names[] = {"debug", "info", "warning", "error", "off"};
   try {
     std::string line = "ferry[" + std::to_string(::getpid()) + "] " + names[static_cast<int>(level)] + ": ";
-    line += text;
+    // Names and texts of peers: no control character reaches the terminal, and only the first line looks like one of ferry.
+    if (text.ends_with('\n')) text.remove_suffix(1);
+    for (const char each : printable_lines(text)) {
+      line += each;
+      if (each == '\n') line += "  ";
+    }
     line += '\n';
     write_line_or_drop(line);
   } catch (const std::bad_alloc&) {

@@ -18,6 +18,11 @@ struct worker_id {
   friend constexpr bool operator==(worker_id, worker_id) noexcept = default;
   /// Destinations may be numbers, and ids compare with numbers: `if (self.id() == 0)`.
   friend constexpr bool operator==(worker_id id, std::int64_t number) noexcept { return id.value == number; }
+  /// It travels as an argument or result.
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(value);
+  }
 };
 
 namespace detail {

@@ -15,7 +15,7 @@ enum class log_level : int { debug = 0, info = 1, warning = 2, error = 3, off = 
 using log_sink = void (*)(log_level level, std::string_view text, void* user);
 
 /// Replaces the sink; nullptr restores the one that writes to stderr, which drops and counts lines that stderr does not
-/// take at once (a full pipe). Thread-safe.
+/// take at once (a full pipe), shows control characters as '?' and indents the further lines of a text. Thread-safe.
 void set_log_sink(log_sink sink, void* user) noexcept;
 
 /// The lowest level that is reported. Default: FERRY_LOG (debug, info, warning, error, off), else warning.

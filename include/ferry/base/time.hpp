@@ -36,12 +36,12 @@ class timeout {
   static constexpr std::int64_t never_value = 0;
   static constexpr double largest = 9.2e18;
   static constexpr std::int64_t checked(double ns) {
-    if (!(ns >= 0)) throw_negative();
+    if (!(ns >= 0)) throw_negative(ns / 1e9);
     if (ns >= largest) return never_value;  // 292 years
     const auto whole = static_cast<std::int64_t>(ns);
     return whole == 0 && ns > 0 ? 1 : whole;
   }
-  [[noreturn]] static void throw_negative();
+  [[noreturn]] static void throw_negative(double seconds);
   std::int64_t ns_ = unset_value;
 };
 

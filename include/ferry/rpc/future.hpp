@@ -120,6 +120,7 @@ class future {
   /// handle: each call returns a copy of the value. The first call moves out a value that cannot be copied; later calls
   /// throw errc::no_state.
   T get() const& {
+    state("get");
     wait();
     if constexpr (!std::is_void_v<T>) return state_->copy_or_take();
   }

@@ -339,7 +339,8 @@ class stream_connection final : public connection,
   // Bytes of messages that were not written at once; the difference is what queue_ and active_ hold.
   std::atomic<std::uint64_t> taken_{0};    // changed under the mutex
   std::atomic<std::uint64_t> written_{0};  // changed by the writer
-  std::atomic<std::size_t> held_back_{0};  // messages queued by send_soon; written under the mutex
+  // Messages that are held back, and one that is expected to be followed; written under the mutex.
+  std::atomic<std::size_t> held_back_{0};
   bool awaits_next_ = false;          // the last message is one of send_with_next() that no request has followed yet
   clock::time_point last_with_next_;  // when the last one of these was sent; zero: a request has followed
   int followed_ = 0;                  // of the last ones, those that were followed at once

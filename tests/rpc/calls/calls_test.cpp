@@ -47,6 +47,7 @@ ferry::tensor matrix_product(const ferry::tensor& a, const ferry::tensor& b) {
 }
 int my_id() { return ferry::get_worker_info().id().value; }
 std::string my_name() { return ferry::get_worker_info().name(); }
+ferry::worker_id next_to(ferry::worker_id id) { return {id.value + 1}; }
 int caller_id() { return ferry::this_call().caller().value; }
 int sum_of_eight(int a, short b, long c, unsigned char d, float e, double f, bool g, const std::string& h) {
   return a + b + static_cast<int>(c) + d + static_cast<int>(e) + static_cast<int>(f) + (g ? 1 : 0) + std::stoi(h);
@@ -120,6 +121,7 @@ TEST_CASE("[row 25] a call by id runs on exactly that worker") {
   group.each([](ferry::worker& self) {
     for (int id = 0; id != 4; ++id) {
       if (self.rpc_sync<my_id>(id) != id) throw std::runtime_error("ran elsewhere");
+      if (self.rpc_sync<next_to>(id, ferry::worker_id{id}) != id + 1) throw std::runtime_error("not the id");
       if (self.rpc_sync<my_name>(id) != worker_name(id)) throw std::runtime_error("has another name");
       if (self.rpc_sync<caller_id>(id) != self.id().value) throw std::runtime_error("came from another worker");
     }

@@ -120,7 +120,7 @@ TEST_CASE("an empty future or promise is an error that names the operation") {
   CHECK(error_of([&] { none.wait(); }) == errc::no_state);
   CHECK(error_of([&] { (void)none.ready(); }) == errc::no_state);
   CHECK(error_of([&] { (void)none.then([](int) {}); }) == errc::no_state);
-  CHECK(text_of(none).find("future::wait() on an empty future") != std::string::npos);
+  CHECK(text_of(none).find("future::get() on an empty future") != std::string::npos);
   ferry::promise<int> promise;
   const auto taken = std::move(promise);
   CHECK(error_of([&] { promise.set_value(1); }) == errc::no_state);  // NOLINT(bugprone-use-after-move)
