@@ -314,7 +314,9 @@ std::vector<std::pair<std::uint64_t, std::string>> namesakes(std::uint64_t id) {
   std::vector<std::pair<std::uint64_t, std::string>> found;
   const std::lock_guard lock(table().mutex);
   for (const method_entry* each : table().entries) {
-    if (each->serve && each->id >> 32U == id >> 32U && each->id != id)
+    // The two halves of an id are of one text where there is a public name.
+    const bool is_function = each->serve && each->key.find(name_prefix) == std::string::npos;
+    if (is_function && each->id >> 32U == id >> 32U && each->id != id)
       found.emplace_back(each->id, each->signature_text);
   }
   return found;
