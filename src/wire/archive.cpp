@@ -234,6 +234,7 @@ void wire_input_archive::tensors_left_over() const {
 
 namespace detail {
 
+void throw_null_text() { throw_error(errc::invalid_argument, "a null pointer was given for a text"); }
 void rethrow_encode_error(const cereal::Exception& problem) { throw_error(errc::not_serialisable, problem.what()); }
 void rethrow_decode_error(const cereal::Exception& problem) { throw_error(errc::malformed, problem.what()); }
 

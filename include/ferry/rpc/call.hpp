@@ -263,17 +263,11 @@ void encode_arguments(outgoing_call& call, std::tuple<Wire...>*, const A&... arg
   }
 }
 
-/// Whether A is encoded as the parameter of a method.
-template <class A, class Wire>
-inline constexpr bool is_argument_for =
-    std::is_convertible_v<const A&, Wire> || std::is_constructible_v<Wire, const A&> || written_as_vector<Wire, A> ||
-    std::is_same_v<std::remove_cvref_t<A>, Wire>;
-
 /// The diagnosis of one argument, whose place counts from 1: compilers print the types of what they instantiate.
 template <std::size_t Place, class Parameter, class Argument>
 struct argument {
   static_assert(
-      is_argument_for<Argument, wire_type<Parameter>>,
+      encodable_as<wire_type<Parameter>, Argument>,
       "ferry: an argument of the call cannot be converted to the method's parameter: argument<place, parameter, "
       "argument> says which one");
 };
@@ -283,10 +277,11 @@ consteval void check_arguments() {
   using parameters = typename parts_of<F, Flavour>::parameters;
   static_assert(sizeof...(A) == std::tuple_size_v<parameters>,
                 "ferry: the call passes a number of arguments that differs from the method's number of parameters "
-                "(a member function takes its object first)");
+                "(a member function takes its object first). Default arguments do not count, and options go with the "
+                "destination: {\"worker1\", options}");
   if constexpr (sizeof...(A) == std::tuple_size_v<parameters>) {
     []<std::size_t... I>(std::index_sequence<I...>) {
-      if constexpr (!(is_argument_for<A, wire_type<std::tuple_element_t<I, parameters>>> && ...))
+      if constexpr (!(encodable_as<wire_type<std::tuple_element_t<I, parameters>>, A> && ...))
         (static_cast<void>(sizeof(argument<I + 1, std::tuple_element_t<I, parameters>, A>)), ...);
     }(std::index_sequence_for<A...>{});
   }

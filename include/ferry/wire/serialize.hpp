@@ -2,6 +2,7 @@
 
 // Values to bytes and back.
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -33,9 +34,19 @@ template <class C, class Traits>
 struct wire_type_of<std::basic_string_view<C, Traits>> {
   using type = std::basic_string<C, Traits>;
 };
-template <class T, std::size_t N>
-struct wire_type_of<std::span<T, N>> {
+template <class T>
+struct wire_type_of<std::span<T>> {
   using type = std::vector<std::remove_cv_t<T>>;
+};
+template <class T, std::size_t N>
+  requires(N != std::dynamic_extent)
+struct wire_type_of<std::span<T, N>> {
+  using type = std::array<std::remove_cv_t<T>, N>;
+};
+
+template <class T>
+concept as_tensor = requires(const T& value) {
+  { tensor_traits<T>::to_tensor(value) } -> std::same_as<tensor>;
 };
 
 template <class Wire, class T>
@@ -45,15 +56,28 @@ concept written_as_vector = requires {
   requires std::is_convertible_v<const T&, std::span<const typename Wire::value_type>>;
 };
 
+template <class Wire>
+struct span_of_array;  // of another type: none
+template <class E, std::size_t N>
+struct span_of_array<std::array<E, N>> {
+  using type = std::span<const E, N>;
+};
+template <class Wire, class T>
+concept written_as_array = std::is_convertible_v<const T&, typename span_of_array<Wire>::type>;
+
+/// Whether the encoding of a `Wire` can be made of a T: a T is one, or converts to one implicitly, as an argument does.
+template <class Wire, class T>
+inline constexpr bool encodable_as =
+    !std::is_null_pointer_v<T> &&
+    (std::is_same_v<T, Wire> || std::is_convertible_v<const T&, Wire> ||
+     (std::is_same_v<Wire, std::string> && std::is_convertible_v<const T&, std::string_view>) ||
+     written_as_vector<Wire, T> || written_as_array<Wire, T> || (foreign_tensor<Wire> && as_tensor<T>));
+
+[[noreturn]] void throw_null_text();
 [[noreturn]] void rethrow_encode_error(const cereal::Exception& problem);
 [[noreturn]] void rethrow_decode_error(const cereal::Exception& problem);
 
 // A type that can be sent where a foreign tensor is received: its view, for example.
-template <class T>
-concept as_tensor = requires(const T& value) {
-  { tensor_traits<T>::to_tensor(value) } -> std::same_as<tensor>;
-};
-
 /// Writes `value` in the encoding of type Wire, without constructing one where that can be avoided: text for a string,
 /// a contiguous range for a vector, a view for a matrix.
 template <class Wire, class T>
@@ -61,9 +85,17 @@ inline void encode_as(wire_output_archive& archive, const T& value) {
   if constexpr (std::is_same_v<Wire, T>) {
     archive(value);
   } else if constexpr (std::is_same_v<Wire, std::string> && std::is_convertible_v<const T&, std::string_view>) {
+    if constexpr (std::is_pointer_v<T>) {
+      if (value == nullptr) throw_null_text();
+    }
     archive(static_cast<std::string_view>(value));
   } else if constexpr (written_as_vector<Wire, T>) {
     archive(static_cast<std::span<const typename Wire::value_type>>(value));
+  } else if constexpr (written_as_array<Wire, T>) {
+    const typename span_of_array<Wire>::type elements = value;
+    Wire copy{};
+    for (std::size_t i = 0; i != elements.size(); ++i) copy[i] = elements[i];
+    archive(copy);
   } else if constexpr (foreign_tensor<Wire> && as_tensor<T>) {
     archive.write_tensor(tensor_traits<T>::to_tensor(value));
   } else {
@@ -89,7 +121,7 @@ inline void encode_with(byte_buffer& bytes, std::vector<tensor>& tensors, handle
 }  // namespace detail
 
 /// What a parameter or result of type T is decoded as: T without const and reference; a string for a string_view, a
-/// vector for a span.
+/// vector for a span, an array for a span of fixed extent.
 template <class T>
 using wire_type = typename detail::wire_type_of<std::remove_cvref_t<T>>::type;
 

@@ -106,6 +106,8 @@ int by_rvalue(std::vector<int>&& values) {
   return sum(taken);
 }
 std::size_t view_length(std::string_view text) { return text.size(); }
+double span_of_three(std::span<const double, 3> values) { return values[0] + 10 * values[1] + 100 * values[2]; }
+std::size_t texts_of_two(std::span<const std::string, 2> texts) { return texts[0].size() + 10 * texts[1].size(); }
 double span_sum(std::span<const double> values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 int unwrap(std::unique_ptr<int> value) { return value ? *value : -1; }
 int unwrap_reference(const std::unique_ptr<int>& value) { return value ? *value : -1; }
@@ -193,6 +195,12 @@ TEST_CASE("parameters by value, reference and rvalue, views and spans") {
   const std::array<double, 3> numbers{1, 2, 3.5};
   const double plain[] = {1, 1};
   CHECK(self.rpc_sync<span_sum>("worker1", numbers) == 6.5);
+  // Of a span of fixed extent the receiver decodes exactly as many elements.
+  CHECK(self.rpc_sync<span_of_three>("worker1", std::array{1., 2., 3.}) == 321);
+  const double three[] = {1, 2, 3};
+  CHECK(self.rpc_sync<span_of_three>("worker1", three) == 321);
+  CHECK(self.rpc_sync<span_of_three>("worker1", std::span<const double, 3>(three)) == 321);
+  CHECK(self.rpc_sync<texts_of_two>("worker1", std::array<std::string, 2>{"a", "bc"}) == 21);
   CHECK(self.rpc_sync<span_sum>("worker1", plain) == 2);
   CHECK(self.rpc_sync<span_sum>("worker1", std::vector<double>{}) == 0);
   CHECK(self.rpc_sync<span_sum>("worker1", std::span<const double>(numbers).first(1)) == 1);

@@ -77,6 +77,9 @@ int look_with(const child& object, const plain& value);
 int no_object();
 
 int add(int a, int b);
+std::size_t numbers(std::vector<int> values);
+int take_over(std::unique_ptr<int> value);
+double third(std::span<const double, 3> values);
 int quick(int value);
 struct misspelt {};
 int open_seal(sealed closed);
@@ -376,5 +379,14 @@ void use(const ferry::worker& self) {
 #endif
 #if CASE == 73  // expect: ferry: this type is no backend: specialise ferry::backend_traits for it
   (void)ferry::init_rpc<shape>({.name = "worker0"});
+#endif
+#if CASE == 74  // expect: an argument of the call cannot be converted to the method's parameter
+  self.rpc_sync<numbers>("worker1", 5);
+#endif
+#if CASE == 75  // expect: an argument of the call cannot be converted to the method's parameter
+  self.rpc_sync<take_over>("worker1", new int(1));
+#endif
+#if CASE == 76  // expect: an argument of the call cannot be converted to the method's parameter
+  self.rpc_sync<third>("worker1", std::vector<double>(3));
 #endif
 }
