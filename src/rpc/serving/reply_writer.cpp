@@ -39,6 +39,7 @@ reply_writer::reply_writer(incoming_call& call)
       id_(call.request_.header.call_id),
       handles_(worker_, to_) {
   message.header.kind = frame_kind::reply;
+  message.header.call_id = id_;  // references in it are known by it
   message.handles = &handles_;
 }
 
@@ -46,6 +47,7 @@ reply_writer::reply_writer(worker_core& worker, reply_channel& channel, const ca
                            std::uint64_t call_id)
     : call_(nullptr), worker_(worker), channel_(channel), to_(caller), id_(call_id), handles_(worker, caller) {
   message.header.kind = frame_kind::reply;
+  message.header.call_id = id_;  // references in it are known by it
   message.handles = &handles_;
 }
 

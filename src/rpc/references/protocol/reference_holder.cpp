@@ -192,15 +192,23 @@ void reference_protocol::arrived(peer_incarnation to, std::uint64_t transfer, re
   settle_arrived({to, transfer});
 }
 
-void reference_protocol::query(peer_incarnation to, std::uint64_t transfer, reference_effects& effects) {
+void reference_protocol::query(peer_incarnation to, std::uint64_t transfer, reference_effects& effects,
+                               std::uint64_t call) {
   const auto found = transfers_.find({to, transfer});
   if (found == transfers_.end() || found->second.arrived || found->second.queried) return;
-  effects.controls.push_back({to, about_transfer(reference_control::kind::transfer_query, transfer)});
+  reference_control control = about_transfer(reference_control::kind::transfer_query, transfer);
+  control.object.number = call;
+  effects.controls.push_back({to, control});
   found->second.queried = true;
 }
 
 bool reference_protocol::settled(peer_incarnation to, std::uint64_t transfer) const {
   return !transfers_.contains({to, transfer});
+}
+
+bool reference_protocol::knows_transfer(peer_incarnation from, std::uint64_t number) const {
+  const auto peer = peers_.find(from);
+  return peer != peers_.end() && (peer->second.withdrawn.contains(number) || peer->second.seen.contains(number));
 }
 
 reference_answer reference_protocol::on_transfer_query(peer_incarnation from, std::uint64_t number) {

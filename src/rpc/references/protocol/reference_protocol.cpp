@@ -215,7 +215,10 @@ void reference_protocol::on_answer(peer_incarnation from, const reference_contro
       return;
     }
     case reference_control::kind::transfer_query:
-      if (done) {
+      if (answer == reference_answer::not_yet) {
+        if (const auto found = transfers_.find({from, control.number}); found != transfers_.end())
+          found->second.queried = false;
+      } else if (done) {
         settle_arrived({from, control.number});
       } else {
         if (settled(from, control.number)) return;

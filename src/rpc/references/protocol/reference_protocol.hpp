@@ -98,8 +98,9 @@ struct reference_control {
     watermark = 6,       ///< parent to child: no more of my transfers below `number` will arrive
   };
   kind what{};
-  object_id object;  ///< unused by child_accept, transfer_query and watermark
-  fork_key key;      ///< used by user_delete
+  object_id
+      object;  ///< unused by child_accept and watermark; of a transfer_query the number: of the call, if it is in a reply
+  fork_key key;  ///< used by user_delete
   std::uint64_t number = 0;
   friend auto operator<=>(const reference_control&, const reference_control&) noexcept = default;
 };
@@ -107,6 +108,7 @@ struct reference_control {
 enum class reference_answer : std::uint8_t {
   done = 0,      ///< registered; for queries: it has arrived
   too_late = 1,  ///< for fork_request: the object was deleted; for queries: it has not arrived, and will be refused
+  not_yet = 2,   ///< for transfer_query: it may still arrive, with the reply that its receiver awaits; ask again
 };
 
 /// Results of events. Functions append to it.
@@ -234,7 +236,8 @@ class reference_protocol {
   /// certain (the child could not decode it), call query instead.
   void arrived(peer_incarnation to, std::uint64_t transfer, reference_effects& effects);
   /// Whether that message has arrived is unknown: queries the child unless the transfer is settled.
-  void query(peer_incarnation to, std::uint64_t transfer, reference_effects& effects);
+  /// `call`: that of the reply which it travels in; 0: none.
+  void query(peer_incarnation to, std::uint64_t transfer, reference_effects& effects, std::uint64_t call = 0);
   /// No record of that transfer is left.
   [[nodiscard]] bool settled(peer_incarnation to, std::uint64_t transfer) const;
 
@@ -250,6 +253,8 @@ class reference_protocol {
 
   // ---- controls: the caller must ensure that they are from and for exactly these incarnations. Ignores late answers.
 
+  /// Whether that transfer has arrived, or is refused.
+  [[nodiscard]] bool knows_transfer(peer_incarnation from, std::uint64_t number) const;
   reference_answer on_control(peer_incarnation from, const reference_control& control, reference_effects& effects);
   void on_answer(peer_incarnation from, const reference_control& control, reference_answer answer,
                  reference_effects& effects);

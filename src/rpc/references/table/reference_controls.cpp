@@ -52,13 +52,33 @@ reference_answers reference_table::serve(const call_target& from, const referenc
   if (incarnations_known_ && batch.to != self_.incarnation) return result;
   const peer_incarnation sender = sender_of(from, batch.from);
   result.answers.reserve(batch.controls.size());
+  const std::vector<std::uint64_t> awaited = awaited_replies(sender, batch);
   change([&](reference_effects& effects, consequences&) {
     effects.reserve(batch.controls.size());  // a control takes effect entirely, or not at all: it is sent again
     for (const reference_control& each : batch.controls) {
-      result.answers.push_back(protocol_.on_control(sender, each, effects));
+      const bool comes = each.what == reference_control::kind::transfer_query &&
+                         std::binary_search(awaited.begin(), awaited.end(), each.object.number) &&
+                         !protocol_.knows_transfer(sender, each.number);
+      result.answers.push_back(comes ? reference_answer::not_yet : protocol_.on_control(sender, each, effects));
     }
   });
   return result;
+}
+
+// Of the calls whose replies the batch asks about, those that still wait for them, in order.
+std::vector<std::uint64_t> reference_table::awaited_replies(const peer_incarnation& from,
+                                                            const reference_batch& batch) const {
+  std::vector<std::uint64_t> awaited;
+  const bool asks = std::any_of(batch.controls.begin(), batch.controls.end(), [](const reference_control& each) {
+    return each.what == reference_control::kind::transfer_query && each.object.number != 0;
+  });
+  const auto own = asks ? worker_.lock() : nullptr;
+  if (!own) return awaited;
+  for (const open_call& each : own->agent_unchecked().inspection().open_calls()) {
+    if (each.peer.id() == from.id) awaited.push_back(each.id);
+  }
+  std::sort(awaited.begin(), awaited.end());
+  return awaited;
 }
 
 // One batch in flight. The table keeps one of them, with its memory, for the next batch.
@@ -204,6 +224,7 @@ void reference_table::answered(const peer_incarnation& by, const std::vector<ref
     outbox->second.answered();
     for (std::size_t i = 0; i != controls.size(); ++i) {
       protocol_.on_answer(by, controls[i], answers.answers[i], effects);
+      if (answers.answers[i] == reference_answer::not_yet) watch_again(by, controls[i]);
     }
     if (outbox->second.empty() && outboxes_.size() > most_idle_outboxes) {
       outboxes_.erase(outbox);
@@ -266,7 +287,9 @@ void reference_table::arm(clock::time_point at) noexcept {
 // With the mutex held.
 void reference_table::arm_for_all() noexcept {
   unarmed_ = false;
-  if (!watched_.empty()) arm(watched_.front().since + watch_time);
+  for (const auto* each : {&watched_, &late_}) {
+    if (!each->empty()) arm(each->front().due);
+  }
   for (const auto& [peer, outbox] : outboxes_) {
     if (outbox.waits()) arm(outbox.due_at());
   }
@@ -283,12 +306,21 @@ void reference_table::on_timer(const timer_item* item) noexcept {
     if (timer_work_ == item) timer_work_ = nullptr;
     unarmed_ = true;  // until all of this is done
     const auto now = clock::now();
-    while (!watched_.empty() && watched_.front().since + watch_time <= now) {
-      protocol_.query(watched_.front().to, watched_.front().transfer, effects);
-      watched_.pop_front();
+    for (; !watched_.empty() && watched_.front().due <= now; watched_.pop_front()) {
+      watched& each = watched_.front();
+      if (each.call != 0) {
+        protocol_.query(each.to, each.transfer, effects, each.call);
+      } else if (!protocol_.settled(each.to, each.transfer)) {
+        each.due += one_way_watch_time - watch_time;
+        late_.push_back(each);
+      }
     }
+    for (; !late_.empty() && late_.front().due <= now; late_.pop_front())
+      protocol_.query(late_.front().to, late_.front().transfer, effects);
     unarmed_ = false;
-    if (!watched_.empty()) arm(watched_.front().since + watch_time);
+    for (const auto* each : {&watched_, &late_}) {
+      if (!each->empty()) arm(each->front().due);
+    }
     for (const auto& [peer, outbox] : outboxes_) {
       if (outbox.waits() && outbox.due_at() > now) arm(outbox.due_at());
     }

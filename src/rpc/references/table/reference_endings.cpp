@@ -54,7 +54,7 @@ void reference_table::gone(worker_id id, incarnation_id incarnation) noexcept {
   const bool ended = end([&](reference_effects& effects, consequences&) {
     leaving_.erase(peer);
     outboxes_.erase(peer);
-    std::erase_if(watched_, [&](const watched& each) { return each.to == peer; });
+    for (auto* list : {&watched_, &late_}) std::erase_if(*list, [&](const watched& each) { return each.to == peer; });
     protocol_.gone(peer, effects);
   });
   if (ended) return;
@@ -102,7 +102,9 @@ void reference_table::clean_up(deadline until, bool alone) {
   change([&](reference_effects& effects, consequences&) {
     flush_controls_ = true;
     for (auto& [peer, outbox] : outboxes_) outbox.flush();
-    for (const watched& each : std::exchange(watched_, {})) protocol_.query(each.to, each.transfer, effects);
+    for (auto* list : {&watched_, &late_}) {
+      for (const watched& each : std::exchange(*list, {})) protocol_.query(each.to, each.transfer, effects, each.call);
+    }
   });
   send_controls();
   if (!wait(quiet)) {
@@ -147,6 +149,7 @@ void reference_table::close() noexcept {
     closed_ = true;
     outboxes_.clear();
     watched_.clear();
+    late_.clear();
     disarm();
     changed_.notify_all();
   }

@@ -345,12 +345,23 @@ void reference_table::query(const peer_incarnation& to, const std::vector<handed
   }
 }
 
-void reference_table::watch(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept {
+void reference_table::watch(const peer_incarnation& to, const std::vector<handed_reference>& references,
+                            std::uint64_t call) noexcept {
   const std::lock_guard lock(mutex_);
   if (closed_) return;
-  const auto now = clock::now();
-  for (const auto& each : references) watched_.push_back({now, to, each.transfer});
-  arm(now + watch_time);
+  const auto due = clock::now() + watch_time;
+  for (const auto& each : references) watched_.push_back({due, to, each.transfer, call});
+  arm(due);
+}
+
+// With the mutex held.
+void reference_table::watch_again(const peer_incarnation& to, const reference_control& query) {
+  constexpr std::chrono::milliseconds at_shutdown{100};
+  const auto due = clock::now() + (flush_controls_ ? at_shutdown : clock::duration(watch_time));
+  const auto later =
+      std::find_if(watched_.begin(), watched_.end(), [&](const watched& each) { return due < each.due; });
+  watched_.insert(later, {due, to, query.number, query.object.number});
+  arm(due);
 }
 
 // ---------------------------------------------------------------- figures
@@ -377,7 +388,8 @@ std::uint64_t reference_table::loose_ends() const noexcept {
   const auto now = protocol_.figures();
   const auto busy =
       std::count_if(outboxes_.begin(), outboxes_.end(), [](const auto& each) { return !each.second.empty(); });
-  return now.owners + now.users + now.pending_children + watched_.size() + static_cast<std::uint64_t>(busy);
+  return now.owners + now.users + now.pending_children + watched_.size() + late_.size() +
+         static_cast<std::uint64_t>(busy);
 }
 
 std::vector<std::string> reference_table::leaks() const {

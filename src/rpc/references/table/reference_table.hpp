@@ -73,8 +73,8 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   void not_sent(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept;
   void arrived(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept;
   void query(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept;
-  /// Queries the receiver after `watch_time` unless they are settled by then.
-  void watch(const peer_incarnation& to, const std::vector<handed_reference>& references) noexcept;
+  /// They are in the reply to that call, or (0) in a one-way call: queries the receiver unless they are settled in time.
+  void watch(const peer_incarnation& to, const std::vector<handed_reference>& references, std::uint64_t call) noexcept;
   /// The references of a message from `from`, in the incarnation of its connection. Throws errc::malformed.
   std::shared_ptr<const handle_reader> receive(const reference_records& records, const call_target& from,
                                                std::vector<reference_handle>* unconfirmed);
@@ -123,8 +123,10 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   [[nodiscard]] std::vector<std::string> leaks() const;
 
  private:
-  /// By then a reference in a message without an answer (a reply, a one-way call) has arrived or been lost.
+  /// Until a reference in a reply is queried, again and again while its receiver awaits that reply.
   static constexpr std::chrono::seconds watch_time{2};
+  /// By then one in a one-way call, of which its receiver knows nothing, has arrived or been lost.
+  static constexpr std::chrono::seconds one_way_watch_time{10};
   /// Up to so many are kept for their memory when nothing waits in them.
   static constexpr std::size_t most_idle_outboxes = 64;
 
@@ -170,10 +172,15 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
     std::vector<std::pair<std::shared_ptr<reference_state>, errc>> failed;
   };
   struct watched {
-    clock::time_point since;
+    clock::time_point due;
     peer_incarnation to;
     std::uint64_t transfer = 0;
+    std::uint64_t call = 0;  // that of the reply; 0: a one-way call
   };
+
+  [[nodiscard]] std::vector<std::uint64_t> awaited_replies(const peer_incarnation& from,
+                                                           const reference_batch& batch) const;
+  void watch_again(const peer_incarnation& to, const reference_control& query);
 
   // With the mutex held.
   /// Returns whether there are controls to be sent at once. If it throws, `effects` keeps what has not been taken.
@@ -278,7 +285,8 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   owned_control_call spare_call_;
   std::uint64_t repeated_controls_ = 0;
   std::set<peer_incarnation> leaving_;  // and not terminated
-  std::deque<watched> watched_;
+  std::deque<watched> watched_;         // both in the order of `due`
+  std::deque<watched> late_;            // one-way calls that are not settled after watch_time
   timer_id timer_ = timer_id::none;
   timer_item* timer_work_ = nullptr;
   clock::time_point timer_at_{};

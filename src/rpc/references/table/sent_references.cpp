@@ -17,7 +17,7 @@ sent_references::sent_references(std::shared_ptr<reference_table> table, const c
 sent_references::~sent_references() {
   if (references_.empty()) return;
   if (sent_) {
-    table_->watch(to_, references_);
+    table_->watch(to_, references_, call_);
   } else {
     table_->not_sent(to_, references_);
   }
@@ -42,6 +42,8 @@ std::uint32_t sent_references::put(const void* handle) {
 }
 
 void sent_references::seal(outgoing_message& message) {
+  // What a reply answers; of a request its caller says what has become of it, and of a one-way call there is nothing to ask by.
+  call_ = message.header.kind == frame_kind::request ? 0 : message.header.call_id;
   add_references_record(message, table_->self().incarnation, references_);
 }
 

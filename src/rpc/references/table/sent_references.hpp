@@ -35,6 +35,7 @@ class sent_references final : public carried_handles {
   const peer_incarnation to_;
   std::vector<std::shared_ptr<const reference_state>> states_;  // kept alive, so that their addresses are not reused
   std::vector<handed_reference> references_;
+  std::uint64_t call_ = 0;
   bool sent_ = false;
 };
 

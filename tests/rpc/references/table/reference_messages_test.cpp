@@ -1,6 +1,8 @@
 // References while messages are lost, late, duplicated and out of order.
 
 #include <chrono>
+#include <cstdint>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -8,8 +10,11 @@
 
 #include <doctest/doctest.h>
 
+#include <ferry/test_kit/fault_proxy.hpp>
+
 #include "cluster.hpp"
 #include "expect_error.hpp"
+#include "ports.hpp"
 #include "references.hpp"
 
 namespace reference_messages_test {
@@ -30,6 +35,28 @@ int touch_at(const std::string& where, const rref<tracked>& ref) {
   return ferry::rpc_sync<touch>(where, ref) + ref.rpc_sync<&tracked::value>();
 }
 rref<tracked> back(const rref<tracked>& ref) { return ref; }
+
+std::pair<rref<tracked>, std::string> make_beside(int value, std::size_t bytes) {
+  return {ferry::remote<ferry::make<tracked>>(ferry::get_worker_info().id(), value), std::string(bytes, 'x')};
+}
+std::mutex kept_mutex;
+rref<int> kept;
+void keep_beside(const rref<int>& ref, const std::string&) {
+  const std::lock_guard lock(kept_mutex);
+  kept = ref;
+}
+bool has_kept() {
+  const std::lock_guard lock(kept_mutex);
+  return static_cast<bool>(kept);
+}
+int kept_value() {
+  const std::lock_guard lock(kept_mutex);
+  return kept.to_here();
+}
+void drop_kept() {
+  const std::lock_guard lock(kept_mutex);
+  kept = {};
+}
 
 void add_to_all(faulty_cluster& group, const fault_rule& rule) {
   for (int rank = 0; rank != group.size(); ++rank) group.faults(rank).add(rule);
@@ -173,6 +200,31 @@ TEST_CASE("references in lost messages are released") {
     }
   }
   check_no_references(group);
+}
+
+TEST_CASE("references in replies and one-way calls that take long to arrive are whole") {
+  const std::uint16_t port = ferry_test::free_port();
+  ferry::fault_proxy way_to_worker1("127.0.0.1:" + std::to_string(port));
+  ferry_test::cluster group(2, {.configure = [&](ferry::worker_config& own) {
+                              own.transports = {"tcp"};
+                              if (own.rank == 0) return;
+                              own.transport.port = port;
+                              own.transport.advertise = way_to_worker1.address();
+                            }});
+  CHECK(group[0].rpc_sync<add_up>("worker1", 1, 2) == 3);
+  const auto slow_down = [&](std::uint64_t bytes_per_second) {
+    way_to_worker1.set_faults({.bytes_per_second = bytes_per_second});
+  };
+  constexpr std::size_t size = 300'000;
+  slow_down(100'000);  // three seconds
+  const auto [made, load] = group[0].rpc_sync<make_beside>("worker1", 5, size);
+  CHECK(load.size() == size);
+  group[0].notify<keep_beside>("worker1", group[0].make_rref<int>(7), std::string(size, 'x'));
+  await([] { return has_kept(); });
+  slow_down(0);
+  CHECK(made.rpc_sync<&tracked::value>() == 5);
+  CHECK(kept_value() == 7);
+  drop_kept();
 }
 
 TEST_CASE("references held by a temporarily unreachable peer stay valid, and are released afterwards") {
