@@ -255,6 +255,12 @@ void incoming_call::refuse_unknown_method() const {
                                           "which does not contain this one");
 }
 
+// A worker that is behind does not work for callers that have given up.
+void incoming_call::refuse_if_too_late() const {
+  if (deadline().expired()) throw_error(errc::rpc_timeout, "its deadline had passed before its handler began");
+  if (stop_requested()) throw_error(errc::call_cancelled, "its caller had given it up before its handler began");
+}
+
 void incoming_call::serve() noexcept {
   progress_.store(progress::running, std::memory_order_relaxed);
   stage_ = stage::decoding;
@@ -282,6 +288,7 @@ void incoming_call::serve() noexcept {
   try {
     if (request_.failure) std::rethrow_exception(request_.failure);
     if (no_streams) std::rethrow_exception(no_streams);
+    if (had_to_wait_ && !one_way()) refuse_if_too_late();
     bool skipped = false;
     if (refusal_ || has_hooks()) {
       handler_start start(*this);

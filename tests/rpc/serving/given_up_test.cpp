@@ -1,6 +1,7 @@
 // Calls whose handlers have returned futures that are not ready, and whose callers wait for them no more.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <mutex>
@@ -49,6 +50,13 @@ ferry::task<int> wait_in_coroutine(std::string text) {
 }
 int fetch(const ferry::rref<int>& object) { return object.to_here(); }
 int plus_one(int value) { return value + 1; }
+std::atomic<int> counted{0};
+void count_one() { ++counted; }
+ferry_test::gate* place_of_handler = nullptr;
+int hold_place() {
+  place_of_handler->pass();
+  return 1;
+}
 
 /// At a child: has it call worker0, and waits for nothing.
 void call_back(int milliseconds) {
@@ -267,6 +275,28 @@ TEST_CASE("a call that waits for its turn leaves its place when its caller gives
   CHECK(waiting[2].get() == 2);
   expect_error(errc::call_cancelled, "", [&] { (void)waiting[0].get(); });
   await_no_calls(group[1]);
+}
+
+TEST_CASE("a request that waits for a handler's place is not run once its caller has given it up") {
+  ferry_test::watchdog dog("requests that wait for a place");
+  const empty_room fresh;
+  cluster group(2, {.configure = [](ferry::worker_config& own) { own.num_worker_threads = 1; }});
+  ferry_test::gate place;
+  place_of_handler = &place;
+  const int before = counted.load();
+  const auto held = group[0].rpc_async<hold_place>("worker1");
+  place.await_arrivals(1);
+  const auto late = group[0].rpc_async<count_one>({"worker1", {.timeout = 50ms}});
+  auto cancelled = group[0].rpc_async<count_one>("worker1");
+  cancelled.cancel();
+  const auto wanted = group[0].rpc_async<count_one>("worker1");
+  while (group[1].served_calls().size() != 4) std::this_thread::yield();  // the cancellation came before the last one
+  expect_error(errc::rpc_timeout, "", [&] { late.get(); });
+  place.open();
+  CHECK(held.get() == 1);
+  wanted.get();
+  await_no_calls(group[1]);
+  CHECK(counted.load() == before + 1);
 }
 
 TEST_CASE("an object whose creation returned a future is made although its caller has given that call up") {

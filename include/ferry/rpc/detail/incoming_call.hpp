@@ -159,6 +159,7 @@ class incoming_call final : public work, private held_method, public call_contex
   void tell_in_reverse(const Tell& tell);
   void begin_handler(handler_start& start);
   [[noreturn]] void refuse_unknown_method() const;
+  void refuse_if_too_late() const;
   void tell_result();
   /// All of them, in reverse, whatever one throws; returns the first exception.
   template <class Tell>
