@@ -33,29 +33,47 @@ struct exception_codec {
   std::exception_ptr (*decode)(std::string_view what, std::string_view bytes);
 };
 void register_exception(const exception_codec& codec);
+/// Waits until no thread runs the codec.
+void forget_exception(const exception_codec& codec) noexcept;
+
+/// Of a library that is unloaded, the codecs go with it.
+class exception_registration {
+ public:
+  explicit exception_registration(const exception_codec& codec) : codec_(codec) { register_exception(codec_); }
+  ~exception_registration() { forget_exception(codec_); }
+  exception_registration(const exception_registration&) = delete;
+  exception_registration& operator=(const exception_registration&) = delete;
+
+ private:
+  exception_codec codec_;
+};
+
+template <class T>
+void register_exception_type() {
+  static const exception_registration once({exception_traits<T>::name, &typeid(T),
+                                            [](const std::exception_ptr& thrown) -> std::string {
+                                              try {
+                                                std::rethrow_exception(thrown);
+                                              } catch (const T& e) {
+                                                return exception_traits<T>::encode(e);
+                                              }
+                                            },
+                                            [](std::string_view what, std::string_view bytes) {
+                                              return std::make_exception_ptr(exception_traits<T>::decode(what, bytes));
+                                            }});
+}
 }  // namespace detail
 
 /// Registers exception types, so that they keep their type across a call. An exception of a derived type that is not
 /// registered arrives as ferry::remote_error. Idempotent, thread-safe. Throws errc::invalid_argument if two types have
-/// the same name.
+/// the same name. What a plug-in registers goes when it is unloaded.
 template <class... Ts>
 void register_exceptions() {
   static_assert(
       (registrable_exception<Ts> && ...),
       "ferry: an exception type needs a specialisation of ferry::exception_traits with name, encode(const T&) and "
       "decode(what, bytes); see ferry/rpc/exceptions.hpp");
-  (detail::register_exception({exception_traits<Ts>::name, &typeid(Ts),
-                               [](const std::exception_ptr& thrown) -> std::string {
-                                 try {
-                                   std::rethrow_exception(thrown);
-                                 } catch (const Ts& e) {
-                                   return exception_traits<Ts>::encode(e);
-                                 }
-                               },
-                               [](std::string_view what, std::string_view bytes) {
-                                 return std::make_exception_ptr(exception_traits<Ts>::decode(what, bytes));
-                               }}),
-   ...);
+  (detail::register_exception_type<Ts>(), ...);
 }
 
 }  // namespace ferry::inline v0

@@ -11,6 +11,7 @@
 #include <functional>
 #include <future>
 #include <ios>
+#include <latch>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,6 +34,7 @@
 
 #include "../../base/what_of.hpp"
 #include "../worker/worker_core.hpp"
+#include "method_table.hpp"
 
 namespace ferry::inline v0::detail {
 namespace {
@@ -284,9 +286,23 @@ std::exception_ptr decode_future_error(std::string_view, std::string_view bytes)
   return std::make_exception_ptr(std::future_error(static_cast<std::future_errc>(parse_code(bytes))));
 }
 
-struct codec_table {
-  std::shared_mutex mutex;
-  std::vector<exception_codec> codecs{
+// Lives while a thread runs it.
+struct codec_entry {
+  explicit codec_entry(const exception_codec& from) noexcept : codec(from) {}
+  ~codec_entry() {
+    if (unused) unused->count_down();
+  }
+  codec_entry(const codec_entry&) = delete;
+  codec_entry& operator=(const codec_entry&) = delete;
+
+  const exception_codec codec;
+  std::latch* unused = nullptr;  // of the thread that waits for its end
+};
+using held_codec = std::shared_ptr<codec_entry>;
+
+// The ones of the library itself, which no plug-in takes away.
+const std::vector<exception_codec>& standard_codecs() {
+  static const auto* const codecs = new std::vector<exception_codec>{
       text_only<std::invalid_argument>("std::invalid_argument"),
       text_only<std::domain_error>("std::domain_error"),
       text_only<std::length_error>("std::length_error"),
@@ -316,25 +332,35 @@ struct codec_table {
        [](const std::exception_ptr&) { return std::string(); },
        [](std::string_view what, std::string_view) { return variant_access(what); }},
   };
+  return *codecs;
+}
+
+struct codec_table {
+  std::shared_mutex mutex;
+  std::vector<held_codec> codecs;  // several of one type: libraries that have it, of which the first one serves
+
+  codec_table() {
+    for (const exception_codec& each : standard_codecs()) codecs.push_back(std::make_shared<codec_entry>(each));
+  }
 };
 codec_table& codecs_of_process() {
   static auto* instance = new codec_table;  // outlives static destruction on purpose
   return *instance;
 }
 
-std::optional<exception_codec> codec_for(const std::type_info& type) {
-  std::shared_lock lock(codecs_of_process().mutex);
-  for (const exception_codec& codec : codecs_of_process().codecs) {
-    if (*codec.type == type) return codec;
+template <class Matches>
+held_codec find_codec(const Matches& matches) {
+  const std::shared_lock lock(codecs_of_process().mutex);
+  for (const held_codec& each : codecs_of_process().codecs) {
+    if (matches(each->codec)) return each;
   }
-  return std::nullopt;
+  return nullptr;
 }
-std::optional<exception_codec> codec_for(std::string_view name) {
-  std::shared_lock lock(codecs_of_process().mutex);
-  for (const exception_codec& codec : codecs_of_process().codecs) {
-    if (codec.name == name) return codec;
-  }
-  return std::nullopt;
+held_codec codec_for(const std::type_info& type) {
+  return find_codec([&](const exception_codec& codec) { return *codec.type == type; });
+}
+held_codec codec_for(std::string_view name) {
+  return find_codec([&](const exception_codec& codec) { return codec.name == name; });
 }
 
 constexpr std::string_view ferry_error_name = "ferry::error";
@@ -343,15 +369,36 @@ constexpr std::string_view remote_error_name = "ferry::remote_error";
 }  // namespace
 
 void register_exception(const exception_codec& codec) {
-  std::unique_lock lock(codecs_of_process().mutex);
-  for (const exception_codec& known : codecs_of_process().codecs) {
-    if (known.name != codec.name) continue;
-    if (*known.type == *codec.type) return;
+  auto entry = std::make_shared<codec_entry>(codec);
+  const std::unique_lock lock(codecs_of_process().mutex);
+  for (const held_codec& each : codecs_of_process().codecs) {
+    const exception_codec& known = each->codec;
+    if (known.name != codec.name || *known.type == *codec.type) continue;
     throw_error(errc::invalid_argument,
                 fmt::format("register_exceptions: the name '{}' is taken by {}; {} needs another", codec.name,
                             readable_type(*known.type), readable_type(*codec.type)));
   }
-  codecs_of_process().codecs.push_back(codec);
+  codecs_of_process().codecs.push_back(std::move(entry));
+}
+
+void forget_exception(const exception_codec& codec) noexcept {
+  // Namespace-scope workers of the program serve until its end.
+  if (is_of_program(reinterpret_cast<const void*>(codec.decode))) return;
+  std::latch unused(1);
+  held_codec dropped;
+  {
+    codec_table& table = codecs_of_process();
+    const std::unique_lock lock(table.mutex);
+    const auto found = std::find_if(table.codecs.begin(), table.codecs.end(), [&](const held_codec& each) {
+      return each->codec.decode == codec.decode && each->codec.type == codec.type;
+    });
+    if (found == table.codecs.end()) return;
+    dropped = std::move(*found);
+    table.codecs.erase(found);
+  }
+  dropped->unused = &unused;
+  dropped.reset();
+  unused.wait();
 }
 
 std::string describe_exception(const std::exception_ptr& thrown) {
@@ -365,9 +412,9 @@ void encode_exception(const std::exception_ptr& thrown, outgoing_message& messag
   std::string name = type ? readable_type(*type) : "unknown";
   std::string what = thrown_text(thrown);
   std::string bytes;
-  if (const auto codec = type ? codec_for(*type) : std::nullopt) {
-    name = codec->name;
-    bytes = codec->encode(thrown);
+  if (const held_codec held = type ? codec_for(*type) : nullptr) {
+    name = held->codec.name;
+    bytes = held->codec.encode(thrown);
   } else if (thrown) {
     try {
       std::rethrow_exception(thrown);
@@ -379,7 +426,10 @@ void encode_exception(const std::exception_ptr& thrown, outgoing_message& messag
       bytes = std::to_string(e.code().value());
       name = ferry_error_name;
       what = std::string(e.message()) + text_of_causes(thrown);
-    } catch (...) {  // NOLINT(bugprone-empty-catch): sent by the name of its type
+    } catch (...) {
+      // No codec has made bytes of it: that of the caller, if there is one of that name, must not be asked to read them.
+      what = name + ": " + what;
+      bytes = std::exchange(name, remote_error_name);
     }
   }
   encode_values<std::string, std::string, std::string>(message.bytes, message.tensors, name, what, bytes);
@@ -416,9 +466,9 @@ std::exception_ptr decode_exception(const inbound_message& reply, const wire_lim
     return make_error(code, with_known_methods(std::move(what)));
   }
   if (name == remote_error_name) return std::make_exception_ptr(remote_error(bytes, what));
-  if (const auto codec = codec_for(std::string_view(name))) {
+  if (const held_codec held = codec_for(std::string_view(name))) {
     try {
-      return codec->decode(what, bytes);
+      return held->codec.decode(what, bytes);
     } catch (const std::bad_alloc&) {
       throw;
     } catch (...) {

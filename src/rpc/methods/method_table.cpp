@@ -228,9 +228,12 @@ method_entry::~method_entry() {
 }
 
 bool stays_at_exit(const method_entry& entry) noexcept {
-  if (!process_exits.load()) return false;
-  const auto* const map = static_cast<const link_map*>(library_of(&entry));
-  return map && !map->l_prev;  // the first one is the program
+  return process_exits.load() && library_of(&entry) != nullptr && is_of_program(&entry);
+}
+
+bool is_of_program(const void* address) noexcept {
+  const auto* const map = static_cast<const link_map*>(library_of(address));
+  return !map || !map->l_prev;  // the first one is the program
 }
 
 method_hold method_hold::find(std::uint64_t id) noexcept {

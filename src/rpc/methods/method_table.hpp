@@ -21,6 +21,9 @@ extern const char library_mark;
 /// The shared object (its link_map) that an entry lies in; null if unknown.
 const void* library_of(const void* address) noexcept;
 
+/// Whether code or data is that of the program itself, or unknown: it stays until the end of the process.
+bool is_of_program(const void* address) noexcept;
+
 /// The entries in that shared object.
 std::vector<const method_entry*> entries_in(const void* library);
 

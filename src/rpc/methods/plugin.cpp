@@ -149,7 +149,7 @@ void plugin::unload(timeout limit) {
     log(log_level::info,
         fmt::format("the methods of the plug-in '{}' are gone, but its code stays in memory: another owner "
                     "has loaded it, too, or it has symbols that are unique in the process (build it with "
-                    "-fno-gnu-unique)",
+                    "-fno-gnu-unique), or threads that go on have its thread-local variables",
                     path_));
   }
 }

@@ -32,6 +32,26 @@ struct own_error : std::runtime_error {
 };
 void fail() { throw own_error("of the plug-in"); }
 
+struct registered_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+void fail_as_registered() { throw registered_error("of the plug-in, registered"); }
+
+}  // namespace alpha
+
+template <>
+struct ferry::exception_traits<alpha::registered_error> {
+  static constexpr std::string_view name = "alpha::registered_error";
+  static std::string encode(const alpha::registered_error&) { return {}; }
+  static alpha::registered_error decode(std::string_view what, std::string_view) {
+    return alpha::registered_error(std::string(what));
+  }
+};
+
+namespace alpha {
+
+const bool exceptions_registered = (ferry::register_exceptions<registered_error>(), true);
+
 // What makes g++ give a library symbols that are unique in the process: the static variables of templates and inline
 // functions.
 template <class T>
@@ -44,7 +64,8 @@ int uses_unique_symbols() { return *kept<int>(); }
 const ferry::provide<ferry::named<"alpha.triple", triple>, ferry::named<"alpha.greet", greet>,
                      ferry::named<"alpha.blocking", blocking>, ferry::named<"alpha.coroutine", coroutine>,
                      ferry::named<"alpha.continued", continued>, ferry::named<"alpha.leaving", leaving>,
-                     ferry::named<"alpha.call_back", call_back>, ferry::named<"alpha.fail", fail>, everywhere,
+                     ferry::named<"alpha.call_back", call_back>, ferry::named<"alpha.fail", fail>,
+                     ferry::named<"alpha.fail_as_registered", fail_as_registered>, everywhere,
                      ferry::named<"plugins.shared", in_plugins>>
     methods;
 

@@ -32,5 +32,7 @@ constexpr auto leaving = ferry::stub<"alpha.leaving", int()>;
 constexpr auto call_back = ferry::stub<"alpha.call_back", void(std::uint64_t)>;
 /// Throws an exception whose type only the plug-in has.
 constexpr auto fail = ferry::stub<"alpha.fail", void()>;
+/// Throws one that the plug-in has registered.
+constexpr auto fail_as_registered = ferry::stub<"alpha.fail_as_registered", void()>;
 
 }  // namespace plugin_test

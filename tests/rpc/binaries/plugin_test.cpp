@@ -77,6 +77,23 @@ TEST_CASE("a plug-in's methods are there while it is loaded, and its code goes w
   CHECK_FALSE(in_memory(path));
 }
 
+struct unregistered_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+void fail_here() { throw unregistered_error("of the program"); }
+
+TEST_CASE("exception types that a plug-in has registered go with it, and come again") {
+  cluster group(2);
+  for (int round = 0; round != 3; ++round) {
+    ferry::plugin alpha(library("alpha"));
+    CHECK_THROWS_WITH_AS(group[0].rpc_sync<fail_as_registered>("worker1"), "of the plug-in, registered",
+                         std::runtime_error);
+    alpha.unload();
+    CHECK_FALSE(in_memory(library("alpha")));
+    CHECK_THROWS_AS(group[0].rpc_sync<fail_here>("worker1"), ferry::remote_error);
+  }
+}
+
 TEST_CASE("several handles of a plug-in: the last one unloads") {
   captured_log log;
   cluster group(2);

@@ -50,6 +50,9 @@ struct derived_error : registered_error {
 struct undecodable_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+struct late_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 struct unregistered_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -361,6 +364,14 @@ struct ferry::exception_traits<exceptions_test::registered_error> {
   }
 };
 template <>
+struct ferry::exception_traits<exceptions_test::late_error> {
+  static constexpr std::string_view name = "exceptions_test::late_error";  // as a program would call it by itself
+  static std::string encode(const exceptions_test::late_error&) { return "bytes"; }
+  static exceptions_test::late_error decode(std::string_view what, std::string_view bytes) {
+    return exceptions_test::late_error(std::string(what) + (bytes == "bytes" ? "" : " from nothing"));
+  }
+};
+template <>
 struct ferry::exception_traits<exceptions_test::undecodable_error> {
   static constexpr std::string_view name = "exceptions_test.undecodable";
   static std::string encode(const exceptions_test::undecodable_error&) { return {}; }
@@ -461,6 +472,21 @@ TEST_CASE("an exception with nested ones keeps its type, and its text names its 
   CHECK(many.starts_with("100; caused by std::runtime_error: 99; "));
   CHECK(many.ends_with("; and further causes"));
   CHECK(log.has("worker1", "fail_with_causes", "std::runtime_error: cannot read" + causes));
+}
+
+TEST_CASE("an exception that only the caller has registered is a remote_error: no codec has made bytes of it") {
+  ferry::outgoing_message message;
+  ferry::detail::encode_exception(std::make_exception_ptr(late_error("as thrown")), message);
+  ferry::register_exceptions<late_error>();
+  cluster group(2);
+  ferry::inbound_message reply;
+  reply.payload = message.payload();
+  try {
+    std::rethrow_exception(ferry::detail::decode_exception(reply, {}));
+  } catch (const ferry::remote_error& e) {
+    CHECK(e.type_name() == "exceptions_test::late_error");
+    check_contains(e.what(), "exceptions_test::late_error: as thrown");
+  }
 }
 
 TEST_CASE("[row 49] line breaks and other bytes in the text of an exception arrive as they are") {
