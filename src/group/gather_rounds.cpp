@@ -35,7 +35,11 @@ bool is_back(const group_view& group, const std::string& name) {
   return std::any_of(there.begin(), there.end(), [&](const worker_info& each) { return each.name() == name; });
 }
 
-const char* operation_of(std::uint64_t type) { return type == 0 ? "barrier" : "all_gather"; }
+// As the member calls it, for texts.
+std::string operation_of(const gather_arrival& arrival) {
+  if (arrival.operation.empty()) return arrival.type == 0 ? "barrier" : "all_gather";
+  return printable(std::string_view(arrival.operation).substr(0, most_operation));
+}
 
 }  // namespace
 
@@ -51,9 +55,12 @@ std::string list_names(const std::vector<std::string>& names) {
 struct gather_rounds::last_answer {
   std::optional<promise<gather_answer>> answer;
   gather_answer value;
+  std::unique_ptr<value_order> order;  // of the value
   last_answer() = default;
   ~last_answer() {
-    if (answer) answer->try_set_value(std::move(value));
+    if (!answer) return;
+    const callback_streams streams(order.get());
+    answer->try_set_value(std::move(value));
   }
   last_answer(const last_answer&) = delete;
   last_answer& operator=(const last_answer&) = delete;
@@ -235,8 +242,9 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
   std::map<std::string, waiting_member> own;
   waiting_member& member = own[from];
   member.value = arrival.value;
+  member.order = value_order::of(arrival.value.tensors);
   member.type = arrival.type;
-  member.operation = printable(std::string_view(arrival.operation).substr(0, most_operation));
+  member.operation = operation_of(arrival);
   member.limit_us = arrival.limit_us;
   member.until = until;
   member.answered = &arrival.answered;
@@ -260,7 +268,7 @@ future<gather_answer> gather_rounds::arrive(const gather_arrival& arrival, const
       result.error = static_cast<std::uint32_t>(errc::group_mismatch);
       result.text =
           fmt::format("the {} that {} was to join has ended without it; its next call joins the current round",
-                      operation_of(arrival.type), from);
+                      operation_of(arrival), from);
       result.round = next_for(set, from) - 1;
       return refuse(std::move(result));
     }
@@ -465,11 +473,11 @@ void gather_rounds::give_up(const place& where, bool timed_out) noexcept {
       if (ended.members.count(name) == 0) missing.push_back(name);
     }
     const waiting_member& first = ended.members.at(where.member);
-    return timed_out ? fmt::format("timed out in {} after {:.2f} seconds (the limit of {}); missing: {}",
-                                   operation_of(first.type), static_cast<double>(first.limit_us) / 1e6, where.member,
-                                   list_names(missing))
-                     : fmt::format("{} was lost, or cancelled its call, while it waited for {}", where.member,
-                                   list_names(missing));
+    return timed_out
+               ? fmt::format("timed out in {} after {:.2f} seconds (the limit of {}); missing: {}", first.operation,
+                             static_cast<double>(first.limit_us) / 1e6, where.member, list_names(missing))
+               : fmt::format("{} was lost, or cancelled its call, while it waited for {}", where.member,
+                             list_names(missing));
   });
   answer(std::move(ended));
 }
@@ -483,7 +491,25 @@ void gather_rounds::set_error(gather_result& result, errc error, const Describe&
   }
 }
 
+// What devices still write into the members' tensors, each in the order of its own call, comes before what follows here.
+void gather_rounds::order_values(round_state& ended) noexcept {
+  if (ended.result->values.empty()) return;
+  const auto failure = caught([&] {
+    std::vector<tensor> all;
+    for (const auto& [name, member] : ended.members) {
+      if (member.order) member.order->let_current_streams_wait();
+    }
+    for (const serialized& each : ended.result->values) all.insert(all.end(), each.tensors.begin(), each.tensors.end());
+    ended.last->order = value_order::of(all);
+  });
+  if (!failure) return;
+  ended.result->values.clear();
+  set_error(*ended.result, errc::device_failure,
+            [&] { return "the order of tensors on devices could not be kept: " + describe_exception(failure); });
+}
+
 void gather_rounds::answer(round_state ended) noexcept {
+  order_values(ended);
   const gather_answer shared{std::move(ended.result)};
   std::shared_ptr<last_answer> last;
   if (const auto own = ended.members.find(ended.collecting); own != ended.members.end()) {

@@ -16,6 +16,7 @@
 #include <ferry/backend/agent.hpp>
 #include <ferry/base/time.hpp>
 #include <ferry/rpc/debug.hpp>
+#include <ferry/rpc/detail/value_order.hpp>
 #include <ferry/rpc/promise.hpp>
 #include <ferry/transport/reactor.hpp>
 
@@ -76,6 +77,7 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
   struct waiting_member {
     promise<gather_answer> answer;
     serialized value;
+    std::unique_ptr<value_order> order;  // of its tensors on devices
     std::uint64_t type = 0;
     std::string operation;
     std::uint64_t limit_us = 0;
@@ -139,6 +141,8 @@ class gather_rounds : public std::enable_shared_from_this<gather_rounds> {
   /// Sets the error of a round. Without memory for the text it is empty.
   template <class Describe>
   static void set_error(gather_result& result, errc error, const Describe& describe) noexcept;
+  /// The calling thread's current streams wait for the tensors of all members; call on the thread that answers.
+  static void order_values(round_state& ended) noexcept;
   /// Answers all waiting members, the collecting worker last. Call without the mutex.
   static void answer(round_state ended) noexcept;
 

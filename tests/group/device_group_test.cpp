@@ -344,6 +344,25 @@ TEST_CASE("process_group: a collective on a device that cannot succeed ends, and
   until([] { return ferry::get_staging_memory_stats(ferry::device_kind::cuda).blocks_in_use == 0; });
 }
 
+TEST_CASE("all_gather of tensors on devices: each is read in the order of its own call") {
+  fake_cuda::set_schedule(fake_cuda::schedule::newest_first);
+  constexpr int members = 3;
+  ferry_test::cluster group(members, {.configure = [](ferry::worker_config& own) {
+                              for (int to = 0; to != members; ++to)
+                                own.set_device_map(ferry_test::worker_name(to), {{gpu_of(1), gpu_of(1)}});
+                            }});
+  for (int round = 0; round != 20; ++round) {
+    group.each([&](ferry::worker& self) {
+      const auto value_of = [&](int rank) { return static_cast<float>(10 * round + rank); };
+      const tensor own = ferry::full({5000}, value_of(self.id().value), dtype::f32, gpu_of(1));
+      const auto all = self.all_gather(own);
+      for (int from = 0; from != members; ++from)
+        CHECK(is_filled(all.at(ferry_test::worker_name(from)), value_of(from)));
+    });
+  }
+  fake_cuda::set_schedule(fake_cuda::schedule::random);
+}
+
 TEST_CASE("process_group: a copy that fails ends the collective at every member") {
   const ferry_test::captured_log quiet;
   run_cluster(2, [](ferry::worker& self) {

@@ -55,7 +55,9 @@
 #include <asio/system_context.hpp>
 #include <asio/system_executor.hpp>
 
+#include <ferry/backend/device_map.hpp>
 #include <ferry/base/log.hpp>
+#include <ferry/device/stream.hpp>
 #include <ferry/rpc/call.hpp>
 #include <ferry/rpc/future.hpp>
 #include <ferry/rpc/promise.hpp>
@@ -186,6 +188,8 @@ class completion {
 
   void operator()() {
     std::exception_ptr error = state_->error();
+    // As in get(): what the handler's thread queues on devices comes after the value.
+    if (auto failure = caught([&] { state_->let_streams_wait(); }); failure && !error) error = std::move(failure);
     if constexpr (std::is_void_v<T>) {
       state_ = {};
       std::move(handler_)(std::move(error));
@@ -286,11 +290,15 @@ class operation final : public waiting, private continuation {
   std::shared_ptr<operation> self_;  // while attached
 };
 
-/// A destination that owns its name and stop token, for tokens that start the call later.
+/// A destination that owns its name and its options, for tokens that start the call later.
 class kept_destination {
  public:
   explicit kept_destination(const to& from) : timeout_(from.options().timeout) {
-    if (const std::stop_token* stop = from.options().stop.get()) stop_ = *stop;
+    const call_options& given = from.options();
+    if (const std::stop_token* stop = given.stop.get()) stop_ = *stop;
+    if (const device_map* placement = given.placement.get()) placement_ = *placement;
+    if (given.streams.count() != 0)
+      streams_.assign(given.streams.first(), given.streams.first() + given.streams.count());
     if (!from.by_id()) {
       who_ = std::string(from.name());
     } else if (from.name().empty()) {
@@ -301,7 +309,8 @@ class kept_destination {
   }
   /// The result borrows from *this.
   [[nodiscard]] to get() const {
-    const call_options options{timeout_, stop_ ? stop_ref(*stop_) : stop_ref()};
+    const call_options options{timeout_, stop_ ? stop_ref(*stop_) : stop_ref(),
+                               placement_ ? placement_ref(*placement_) : placement_ref(), streams_ref(streams_)};
     return std::visit([&](const auto& who) { return to(who, options); }, who_);
   }
 
@@ -309,6 +318,8 @@ class kept_destination {
   std::variant<std::string, worker_id, worker_info> who_;
   timeout timeout_;
   std::optional<std::stop_token> stop_;
+  std::optional<device_map> placement_;
+  std::vector<stream> streams_;
 };
 
 /// Converts `argument` to its wire type. Returns it as it is if it already has that type (a token that starts the call
@@ -323,6 +334,11 @@ decltype(auto) keep(A&& argument) {
   } else if constexpr (written_as_vector<Wire, given>) {
     const auto view = static_cast<std::span<const typename Wire::value_type>>(argument);
     return Wire(view.begin(), view.end());
+  } else if constexpr (written_as_array<Wire, given>) {
+    const typename span_of_array<Wire>::type view = argument;
+    Wire copy{};
+    for (std::size_t i = 0; i != view.size(); ++i) copy[i] = view[i];
+    return copy;
   } else {
     return static_cast<Wire>(std::forward<A>(argument));
   }

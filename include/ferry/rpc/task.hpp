@@ -120,7 +120,8 @@ class task_awaiter;
 
 /// A coroutine that has not started yet. Await it in another coroutine, or pass it to start() or sync_wait(), once. It
 /// runs in the call context and with the context values of the code that starts or awaits it: after every suspension it
-/// resumes on the handler threads of that context, with the values that it had. Move-only. If destroyed before it is started, it never runs. Not thread-safe.
+/// resumes on the handler threads of that context, with the values that it had; after an awaitable of another library, in the same
+/// context and with the same values on the thread that resumes it. Move-only. If destroyed before it is started, it never runs. Not thread-safe.
 template <class T>
 class [[nodiscard]] task {
   static_assert(!std::is_reference_v<T>, "a task returns a value: use task<T>, not task<T&>");

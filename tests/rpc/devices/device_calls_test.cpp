@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <coroutine>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -459,6 +460,32 @@ TEST_CASE("[row 228] handlers that are futures and coroutines, with calls of the
       CHECK(value_read(call<relayed>(group[0], blocking, "worker1", filled(gpu(1), value))) == value);
     }
   });
+}
+
+// As a timer or a client of another library has it: it resumes on a thread that knows nothing of the call.
+struct other_thread {
+  [[nodiscard]] bool await_ready() const noexcept { return false; }
+  void await_suspend(std::coroutine_handle<> waiter) const {
+    std::thread([waiter] { waiter.resume(); }).detach();
+  }
+  void await_resume() const noexcept {}
+};
+ferry::task<tensor> work_between_threads(tensor t) {
+  const stream of_call = ferry::current_stream(t.device());
+  const ferry::worker_id caller = ferry::this_call().caller();
+  for (int i = 0; i != 3; ++i) {
+    t = duplicate(t);
+    co_await other_thread();
+    if (ferry::current_stream(t.device()) != of_call) throw std::logic_error("not on the stream of the call");
+    if (ferry::this_call().caller() != caller) throw std::logic_error("not in the call");
+  }
+  co_return duplicate(t);
+}
+
+TEST_CASE("a handler's coroutine keeps its call and its streams after awaitables of other libraries") {
+  device_group group({map_to("worker1", {{"cuda:0", "cuda:0"}}), map_to("worker0", {{"cuda:0", "cuda:0"}})});
+  for (unsigned char value = 1; value != 20; ++value)
+    CHECK(value_read(group[0].rpc_sync<work_between_threads>("worker1", filled(gpu(0), value))) == value);
 }
 
 TEST_CASE("a device's lack of memory or failure is the error of the call, and nothing leaks") {

@@ -1,7 +1,7 @@
 #pragma once
 
 // Awaitables of other libraries in the coroutines of ferry. They resume a coroutine on threads that know nothing of its
-// context values.
+// call, with its streams, and of its context values.
 
 #include <atomic>
 #include <coroutine>
@@ -9,19 +9,21 @@
 #include <type_traits>
 #include <utility>
 
+#include <ferry/rpc/context.hpp>
 #include <ferry/rpc/context_values.hpp>
 
 namespace ferry::inline v0::detail {
 
-/// A suspended coroutine with its context values, and a substitute: another coroutine, which resumes it with them.
-class suspended_with_values {
+/// A suspended coroutine with its call context and context values, and a substitute: another coroutine, which resumes it in them, on
+/// the thread that it is resumed on itself.
+class suspended_in_context {
  public:
-  suspended_with_values() noexcept = default;
-  suspended_with_values(const suspended_with_values&) = delete;
-  suspended_with_values& operator=(const suspended_with_values&) = delete;
-  ~suspended_with_values() { dismiss(); }
+  suspended_in_context() noexcept = default;
+  suspended_in_context(const suspended_in_context&) = delete;
+  suspended_in_context& operator=(const suspended_in_context&) = delete;
+  ~suspended_in_context() { dismiss(); }
 
-  /// Takes the values of the calling thread. The substitute is resumed or destroyed once at most, like `waiter` itself:
+  /// Takes the context and the values of the calling thread. The substitute is resumed or destroyed once at most, like `waiter` itself:
   /// to destroy it destroys `waiter`. Throws std::bad_alloc.
   std::coroutine_handle<> suspend(std::coroutine_handle<> waiter);
   /// Destroys the substitute if it was not resumed.
@@ -29,10 +31,11 @@ class suspended_with_values {
 
  private:
   struct substitute;
-  static substitute make(suspended_with_values* self);
+  static substitute make(suspended_in_context* self);
 
   std::coroutine_handle<> waiter_;
   std::coroutine_handle<> substitute_;  // null once resumed or destroyed
+  context_ptr context_;                 // null: the coroutine is not part of a call
   context_values values_;
 };
 
@@ -54,7 +57,7 @@ decltype(auto) awaiter_of(A&& awaitable) {
   }
 }
 
-/// Passes a substitute for the coroutine to the awaiter, in programs that have context values. An awaiter that accepts
+/// Passes a substitute for the coroutine to the awaiter, in calls and in programs that have context values. An awaiter that accepts
 /// one type of coroutine alone gets the coroutine itself. `Awaiter` may be a reference.
 template <class Awaiter>
 class foreign_awaiter {
@@ -69,7 +72,8 @@ class foreign_awaiter {
   template <class P>
   auto await_suspend(std::coroutine_handle<P> waiter) {
     if constexpr (takes_any<P>) {
-      if (values_in_use.load(std::memory_order_relaxed)) return awaiter_.await_suspend(state_.suspend(waiter));
+      if (values_in_use.load(std::memory_order_relaxed) || thread_context() != nullptr)
+        return awaiter_.await_suspend(state_.suspend(waiter));
     }
     return awaiter_.await_suspend(waiter);
   }
@@ -87,7 +91,7 @@ class foreign_awaiter {
       };
 
   Awaiter awaiter_;
-  suspended_with_values state_;
+  suspended_in_context state_;
 };
 
 }  // namespace ferry::inline v0::detail
