@@ -247,8 +247,11 @@ tensor import_versioned(dlpack::managed_tensor_versioned* managed, dlpack::if_re
                 "from_dlpack: the tensor is read-only, and tensors of ferry can be written; copy it "
                 "(dlpack::if_read_only::copy)");
   }
-  tensor copy = import_view(managed->dl_tensor, nullptr).clone();
-  dlpack::release<dlpack::managed_tensor_versioned>{}(managed);
+  // The copy is only queued on the current stream: the memory goes back as that of any import does.
+  const auto owner = std::make_shared<imported<dlpack::managed_tensor_versioned>>();
+  const tensor shared = import_view(managed->dl_tensor, owner);
+  tensor copy = shared.clone();
+  owner->managed = managed;  // from here on nothing throws
   return copy;
 }
 

@@ -308,6 +308,33 @@ TEST_CASE("tensors of a device are freed in the order of their stream") {
   CHECK(ferry::empty({1000}, dtype::f32, gpu(4)).data() == data);
 }
 
+TEST_CASE("a read-only DLPack tensor goes back to its owner once the device has copied it") {
+  tensor source = ferry::full({4}, 5., dtype::f32, gpu(0));
+  fake_cuda::drain();
+  static std::atomic<int> given_back;
+  given_back = 0;
+  std::array<std::int64_t, 1> shape{4};
+  ferry::dlpack::managed_tensor_versioned managed{};
+  managed.version = {1, 0};
+  managed.flags = ferry::dlpack::flag_read_only;
+  managed.dl_tensor.data = source.data();
+  managed.dl_tensor.device = {2, 0};
+  managed.dl_tensor.ndim = 1;
+  managed.dl_tensor.dtype = {2, 32, 1};
+  managed.dl_tensor.shape = shape.data();
+  managed.deleter = [](ferry::dlpack::managed_tensor_versioned*) { ++given_back; };
+  tensor copy;
+  {
+    const fake_cuda::pause nothing_runs;
+    copy = ferry::from_dlpack(&managed, ferry::dlpack::if_read_only::copy);
+    CHECK(given_back == 0);
+  }
+  fake_cuda::drain();
+  while (given_back == 0) (void)ferry::get_device_memory_stats(gpu(0));
+  CHECK(ferry::equal(copy.to(host), ferry::full({4}, 5.)));
+  CHECK(given_back == 1);
+}
+
 TEST_CASE("a DLPack export is ordered on the consumer's stream") {
   const newest_first schedule;
   const stream mine = ferry::pool_stream(gpu(1));

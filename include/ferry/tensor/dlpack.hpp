@@ -96,7 +96,8 @@ template <dlpack::managed M = dlpack::managed_tensor_versioned>
 ///
 /// CPU memory (CUDA's and ROCm's page-locked host memory, too) and memory of CUDA devices; all dtypes of ferry. On a
 /// CUDA device the calling thread's current stream is the consumer's, which the producer has ordered after its work;
-/// the deleter does not wait for the work queued on that stream: keep the tensor until it is done, or synchronise.
+/// the deleter runs once ferry's work with the tensor is done there, and other streams that storage().record_use() was
+/// told of have come as far.
 /// Throws errc::bad_dtype for other types and for vector types (lanes), errc::bad_device for other devices,
 /// errc::bad_shape for more than 32 axes, sizes that overflow and negative strides, errc::invalid_argument for a null
 /// or misaligned pointer, another major version than 1, and a read-only tensor (see `policy`). Thread-safe.

@@ -5,7 +5,7 @@
 
 #include <string_view>
 
-#include <fmt/core.h>
+#include <fmt/format.h>  // fmt 9 defines there what core.h declares
 
 #include <ferry/tensor/tensor.hpp>
 
