@@ -1,10 +1,13 @@
 #include <ferry/ops/elementwise.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <type_traits>
 
+#include <fmt/format.h>
+#include <ferry/base/error.hpp>
 #include <ferry/ops/arithmetic.hpp>
 #include <ferry/tensor/factories.hpp>
 
@@ -139,7 +142,11 @@ tensor pow(const tensor& t, double exponent) { return run_operation<op::pow_scal
 tensor pow(const tensor& t, const tensor& exponent) { return run_operation<op::pow>({}, t, exponent); }
 tensor div(const tensor& a, const tensor& b) { return run_operation<op::div>({}, a, b); }
 tensor div(const tensor& a, double b) { return run_operation<op::div_scalar>({b}, a); }
-tensor clamp(const tensor& t, double low, double high) { return run_operation<op::clamp>({low, high}, t); }
+tensor clamp(const tensor& t, double low, double high) {
+  if (std::isnan(low) || std::isnan(high))
+    throw_error(errc::invalid_argument, fmt::format("clamp between {} and {}: a bound is not a number", low, high));
+  return run_operation<op::clamp>({low, high}, t);
+}
 tensor tanh(const tensor& t) { return run_operation<op::tanh>({}, t); }
 tensor sigmoid(const tensor& t) { return run_operation<op::sigmoid>({}, t); }
 tensor silu(const tensor& t) { return run_operation<op::silu>({}, t); }

@@ -134,14 +134,16 @@ std::vector<std::int64_t> ends_of_bags(const tensor& offsets, std::int64_t count
   return ends;
 }
 
+[[noreturn]] void refuse_added_dtype(const tensor& source, const tensor& t, std::string_view operation) {
+  throw_error(errc::bad_dtype, fmt::format("{} of {} to {}: convert one of them with to()", operation,
+                                           dtype_name(source.dtype()), dtype_name(t.dtype())));
+}
+
 void need_scatter(std::int64_t axis, const tensor& t, const tensor& index, const tensor& source,
                   std::string_view operation) {
   need_indices(index, t, operation);
   need_within(index, t, axis, operation);
-  if (source.dtype() != t.dtype()) {
-    throw_error(errc::bad_dtype, fmt::format("{} of {} to {}: convert one of them with to()", operation,
-                                             dtype_name(source.dtype()), dtype_name(t.dtype())));
-  }
+  if (source.dtype() != t.dtype()) refuse_added_dtype(source, t, operation);
   need_one_device(t.device(), source.device(), operation);
   if (source.shape() != index.shape()) {
     throw_error(errc::bad_shape, fmt::format("{} of elements of shape {} with indices of shape {}", operation,
@@ -248,6 +250,12 @@ added_slices slices_to_add(const tensor& t, std::int64_t axis, const tensor& ind
   const auto normal = static_cast<std::int64_t>(normal_axis(axis, t.rank(), t));
   const dims shape = shape_of_slices(t, normal, index, operation);
   need_indices(index, t, operation);
+  if (source.shape() != shape) {
+    throw_error(errc::bad_shape,
+                fmt::format("{} of slices of shape {}: {} indices along axis {} of {} need {}", operation,
+                            to_string(source.shape()), index.numel(), normal, to_string(t.shape()), to_string(shape)));
+  }
+  if (source.dtype() != t.dtype()) refuse_added_dtype(source, t, operation);
   if (index.device().is_cpu()) need_in_range(index, t.size(normal), operation);
   return {normal, for_slices(index, shape, normal), is_one(alpha) ? source : mul(source, alpha)};
 }

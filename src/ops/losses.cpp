@@ -65,9 +65,9 @@ tensor huber_loss(const tensor& prediction, const tensor& target, double delta, 
     throw_error(errc::invalid_argument,
                 fmt::format("huber_loss: delta is {}; it has to be positive and finite", delta));
   const tensor distance = abs(sub(prediction, target));
-  const tensor near = mul(mul(distance, distance), 0.5);
-  const tensor far = mul(sub(distance, delta / 2), delta);
-  return detail::reduced(where(le(distance, delta), near, far), how);
+  // Both branches in one: a gradient of an infinite distance is delta.
+  const tensor near = clamp(distance, 0, delta);
+  return detail::reduced(add(mul(mul(near, near), 0.5), mul(sub(distance, near), delta)), how);
 }
 
 tensor bce_with_logits(const tensor& logits, const tensor& target, reduction how) {

@@ -20,6 +20,23 @@ using ferry_test::check_gradients;
 using ferry_test::tensors;
 using ferry_test::varied;
 
+TEST_CASE("the gradient of a Huber loss at an infinite distance is that of its straight part") {
+  const tensor x = ferry::require_grad(ferry::tensor_of({std::numeric_limits<double>::infinity(), 0.5, -3.}));
+  ferry::backward(ferry::huber_loss(x, ferry::zeros({3}, ferry::dtype::f64), 1, ferry::reduction::sum));
+  CHECK(ferry::equal(ferry::grad(x), ferry::tensor_of({1., 0.5, -1.})));
+}
+
+TEST_CASE("a leaf that was frozen after its use gets no gradient, and hooks need a function") {
+  const tensor x = ferry::require_grad(ferry::tensor_of({1., 2.}));
+  const tensor y = ferry::require_grad(ferry::tensor_of({3., 4.}));
+  const tensor z = ferry::sum(x * y);
+  ferry::require_grad(x, false);
+  ferry::backward(z);
+  CHECK_FALSE(ferry::grad(x).defined());
+  CHECK(ferry::equal(ferry::grad(y), ferry::tensor_of({1., 2.})));
+  expect_error(ferry::errc::invalid_argument, "needs a function", [&] { (void)ferry::on_gradient(y, {}); });
+}
+
 TEST_CASE("a leaf has the gradient of what was computed from it") {
   const tensor x = ferry::require_grad(ferry::tensor_of({1., 2., 3.}));
   CHECK(x.requires_grad());

@@ -180,6 +180,12 @@ TEST_CASE("losses refuse what would broadcast") {
   });
   expect_error(errc::invalid_argument, "delta is inf",
                [] { (void)ferry::huber_loss(ferry::zeros({2}), ferry::zeros({2}), inf); });
+  expect_error(errc::invalid_argument, "a bound is not a number",
+               [] { (void)ferry::clamp(ferry::zeros({2}), std::nan(""), 1); });
+  expect_error(errc::bad_shape, "index_add of slices of shape [2, 3]: 1 indices along axis 0 of [4, 3] need [1, 3]",
+               [] {
+                 (void)ferry::index_add(ferry::zeros({4, 3}), 0, indices({1}), ferry::zeros({2, 3}));
+               });
   expect_error(errc::bad_dtype, "mean works on f32 and f64, not on i64", [] { (void)ferry::mean(indices({1})); });
   expect_error(errc::bad_dtype, "one_hot: the indices are of i32", [] { (void)ferry::one_hot(tensor_of({0}), 2); });
   expect_error(errc::invalid_argument, "one_hot: -1 classes", [] { (void)ferry::one_hot(indices({0}), -1); });

@@ -13,7 +13,7 @@
 //   const bool known = ferry::register_derivative<op::mul>();   // those of ferry's own operations are registered
 //
 // backward() returns the gradient of each input (std::array, or std::vector for any_number of inputs); an undefined one stands
-// for zero. An operation with several results takes a std::span<const tensor> of gradients. Formulas run outside of the graph.
+// for zero. It does not write the gradients that it is given, which others may have, too. An operation with several results takes a std::span<const tensor> of gradients. Formulas run outside of the graph.
 //
 // One that picks rows of its first input, and has one result, may also have
 //     static sparse_tensor sparse_backward(const parameters&, const backward_run& run, tensor gradient);

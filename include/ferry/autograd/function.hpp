@@ -15,6 +15,8 @@
 //   };
 //   tensor y = cube::apply(x);
 //
+// backward() does not write the gradients that it is given, which others may have, too.
+//
 // forward() takes the arguments of apply(), tensors and others, and returns a tensor or a std::array of them; backward() takes
 // a gradient for each (std::span<const tensor> for an array; undefined where none arrived) and returns one for each tensor
 // among the arguments: a tensor, or a std::array. An undefined one stands for zero. Both run outside of the graph.

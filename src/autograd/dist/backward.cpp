@@ -167,8 +167,10 @@ void backward(const rref<tensor>& root, context_id in, const backward_options& o
   detail::remote_root_options asked{in.value, own.keeps_graph, own.exact, 0, own.updaters};
   if (!own.until.is_never())
     asked.limit_ns = std::max<std::int64_t>(1, std::chrono::nanoseconds(own.until.remaining()).count());
-  root.rpc_sync<named<"ferry/autograd/backward", detail::backward_from_object>>(call_options{.timeout = no_timeout},
-                                                                                asked);
+  // The limit holds while the object is awaited, too; within the pass the owner's own report of it comes first.
+  constexpr std::chrono::milliseconds for_the_report{500};
+  const timeout whole = own.until.is_never() ? no_timeout : timeout(own.until.remaining() + for_the_report);
+  root.rpc_sync<named<"ferry/autograd/backward", detail::backward_from_object>>(call_options{.timeout = whole}, asked);
 }
 
 void backward(const rref<tensor>& root, bool retain_graph) {

@@ -38,6 +38,24 @@ class pass_scope {
   const dist_pass* const former_;
 };
 
+// On a thread whose current worker is another one, as several workers of a process have it: that of the context.
+class home_scope {
+ public:
+  explicit home_scope(const dist_context& of) noexcept {
+    const auto problem = caught([&] {
+      const std::shared_ptr<worker_core> home = of.home().core();
+      if (current_worker() == home) return;
+      context_ = context_ptr(new call_context(home));
+      scope_.emplace(context_);
+    });
+    if (problem) log(log_level::warning, "hooks of a pass see another worker: " + describe_exception(problem));
+  }
+
+ private:
+  context_ptr context_;
+  std::optional<context_scope> scope_;
+};
+
 // What a node threw, and where.
 struct node_failure {
   pass_failure failure;
@@ -265,6 +283,7 @@ bool dist_pass::drive_elsewhere() noexcept {
 void dist_pass::drive(thread_of which) {
   const auto self = shared_from_this();
   const no_grad outside;
+  const home_scope at_home(*context_);  // hooks look at the worker's contexts
   const context_values_scope values(began_with_);
   const pass_scope here(running_pass_of_thread, this);
   std::vector<arrival> arrived;
@@ -513,6 +532,8 @@ void dist_pass::run_leaf(const entry& leaf, const engine_leaf& facts, gradient_v
     }
   }
   if (!header_->accumulates) return;
+  // It may have been frozen since it was used.
+  if (leaf.what.as<graph_engine>() && !facts.value.requires_grad()) return;
   std::optional<dist_autograd::leaf_gradient> whole;
   unless_over([&] { whole = context_->accumulate(facts, std::move(dense), std::move(rows)); });
   if (!whole) return;

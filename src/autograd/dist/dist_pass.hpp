@@ -89,6 +89,8 @@ class dist_pass final : public std::enable_shared_from_this<dist_pass> {
 
   /// The pass that runs a node on this thread; null: none does.
   [[nodiscard]] static const dist_pass* running_here() noexcept;
+  /// Whether it adds to the gradients of its context.
+  [[nodiscard]] bool accumulates() const noexcept { return header_->accumulates; }
 
  private:
   struct arrival {

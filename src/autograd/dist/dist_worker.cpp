@@ -12,6 +12,7 @@
 #include <ferry/rpc/call.hpp>
 #include <ferry/rpc/debug.hpp>
 #include <ferry/rpc/named.hpp>
+#include <ferry/rpc/worker.hpp>
 
 #include "../../rpc/pipeline/library_clients.hpp"
 #include "../../rpc/worker/worker_core.hpp"

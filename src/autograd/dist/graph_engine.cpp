@@ -10,6 +10,7 @@
 #include "../graph/accumulator.hpp"
 #include "../graph/facts_difference.hpp"
 #include "../graph/gradient_record.hpp"
+#include "dist_pass.hpp"
 #include "wire_nodes.hpp"
 
 namespace ferry::inline v0 {
@@ -49,8 +50,11 @@ void autograd_traits<graph_engine>::apply(graph_node& node, std::span<gradient_v
   dense.reserve(gradients.size());
   for (gradient_value& each : gradients) dense.push_back(std::move(each.dense));
   if (const detail::gradient_hooks* hooks = detail::gradient_hooks::existing(node)) {
+    // A pass that only finds gradients adds to none, retained ones neither.
+    const detail::dist_pass* const pass = detail::dist_pass::running_here();
+    const bool only_finds = pass && !pass->accumulates();
     for (std::uint32_t value = 0; value != dense.size(); ++value) {
-      if (dense[value].defined()) hooks->call(node, value, dense[value], false);
+      if (dense[value].defined()) hooks->call(node, value, dense[value], only_finds);
     }
   }
   if (typeid(node) == typeid(detail::leading_node)) {

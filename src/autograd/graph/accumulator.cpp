@@ -10,9 +10,12 @@ void accumulator::call_hooks(tensor& gradient, bool only_finds) const {
 }
 
 void accumulator::apply(std::span<tensor> gradients, std::span<tensor>) {
+  if (!required()) return;
   record_->kept().add(std::move(gradients[0]));
   call_accumulated();
 }
+
+bool accumulator::required() const noexcept { return record_->required(); }
 
 bool accumulator::has_hooks() const {
   const auto hooks = record_->leaf_hooks();
@@ -20,6 +23,7 @@ bool accumulator::has_hooks() const {
 }
 
 void accumulator::apply_rows(std::vector<sparse_tensor>&& rows) const {
+  if (!required()) return;
   record_->kept().add_rows(std::move(rows));
   call_accumulated();
 }

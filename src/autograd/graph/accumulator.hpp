@@ -15,6 +15,8 @@ class accumulator final : public graph_node {
   [[nodiscard]] const tensor& leaf() const noexcept { return leaf_; }
   /// Lets the leaf's hooks see, and replace, its gradient.
   void call_hooks(tensor& gradient, bool only_finds) const;
+  /// Whether the leaf still requires a gradient: it may have been frozen since it was used.
+  [[nodiscard]] bool required() const noexcept;
   /// Whether there are such hooks: they see a dense gradient.
   [[nodiscard]] bool has_hooks() const;
   /// As apply(), with a gradient of which only rows have arrived.

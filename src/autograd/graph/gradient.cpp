@@ -115,10 +115,12 @@ graph_edge gradient_edge(const tensor& t) {
 }
 
 gradient_hook on_gradient(const tensor& t, std::function<tensor(const tensor& gradient)> hook) {
+  if (!hook) throw_error(errc::invalid_argument, "on_gradient needs a function");
   return detail::required_record(t, "on_gradient")->add_hook(std::move(hook));
 }
 
 gradient_hook on_accumulated(const tensor& leaf, std::function<void(const tensor& leaf)> hook) {
+  if (!hook) throw_error(errc::invalid_argument, "on_accumulated needs a function");
   const auto record = detail::required_record(leaf, "on_accumulated");
   if (!record->is_leaf()) {
     throw_error(errc::invalid_argument,

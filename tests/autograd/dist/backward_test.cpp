@@ -443,6 +443,35 @@ struct noting_leaf {
   vec gradient;
 };
 
+TEST_CASE("a hook on the thread of backward() sees the contexts of the worker whose pass it is") {
+  cluster group(2);
+  for (int rank = 0; rank != 2; ++rank) {  // the process's current worker is one of them
+    const dist::context context(group[rank]);
+    const tensor a = leaf({1, 2});
+    vec seen;
+    ferry::on_accumulated(
+        a, [&](const tensor& own) { seen = numbers(dist::get_gradients(*dist::running_pass()).at(own)); });
+    context.backward(ferry::sum(a * 2.0));
+    CHECK(seen == vec{2, 2});
+  }
+}
+
+TEST_CASE(
+    "gradients() in a context leaves retained gradients alone, and a leaf that was frozen after its use gets none") {
+  cluster group(1);
+  const dist::context context(group[0]);
+  const tensor a = leaf({1, 2});
+  const tensor b = leaf({3, 4});
+  const tensor h = a * b;
+  ferry::retain_grad(h);
+  CHECK(numbers(dist::gradients(context, ferry::sum(h * 2.0), a, {.retain_graph = true}).front()) == vec{6, 8});
+  CHECK_FALSE(ferry::grad(h).defined());
+  ferry::require_grad(b, false);
+  context.backward(ferry::sum(h));
+  CHECK(context.gradients().contains(a));
+  CHECK_FALSE(context.gradients().contains(b));
+}
+
 TEST_CASE("a hook learns of which context the pass is that runs it, on every worker") {
   cluster group(2);
   const auto there = group[0].remote<ferry::make<noting_leaf>>("worker1");

@@ -45,6 +45,11 @@ std::pair<vec, vec> train(const rref<server>& at, double scale) {
   return {numbers(context.gradients().at(x)), at.rpc_sync<&server::gradient>(context.id())};
 }
 
+ferry_test::gate* gate_of_root = nullptr;
+tensor gated_root(const tensor& a) {
+  gate_of_root->pass();
+  return ferry::sum(a * 3.0);
+}
 ferry_test::gate slow;
 tensor slow_root(const tensor& a) {
   slow.pass();
@@ -142,7 +147,17 @@ TEST_CASE("[row 285] a reference as root at another worker: its owner begins the
   // Passes with other roots, here: one after the other.
   context.backward(root.to_here());
   CHECK(numbers(context.gradients().at(a)) == vec{9, 12});
-  // A value that is not there yet is waited for.
+  // A value that is not there yet is waited for, but no longer than the limit.
+  {
+    ferry_test::gate never;
+    gate_of_root = &never;
+    const auto unmade = group[0].remote<gated_root>("worker2", a);
+    never.await_arrivals(1);
+    expect_error(errc::rpc_timeout, "",
+                 [&] { dist::backward(unmade, context, {.limit = std::chrono::milliseconds(50)}); });
+    never.open();
+    (void)unmade.to_here();
+  }
   const auto later = group[0].remote<slow_root>("worker2", a);
   std::jthread opens([] {
     slow.await_arrivals(1);
