@@ -5,9 +5,11 @@
 #include <exception>
 #include <fstream>
 #include <ios>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <unordered_map>
+#include <unordered_set>
 
 #include <unistd.h>
 
@@ -41,6 +43,39 @@ struct unfinished_file {
     if (!kept) std::filesystem::remove(path, ignored);
   }
 };
+
+// The file that symbolic links lead to, whether it exists or not.
+std::filesystem::path behind_links(std::filesystem::path file) {
+  constexpr int most_links = 40;  // as the kernel has it
+  std::error_code failure;
+  for (int count = 0; std::filesystem::is_symlink(file, failure); ++count) {
+    if (count == most_links) refuse_file("create", file, ELOOP);
+    const std::filesystem::path next = std::filesystem::read_symlink(file, failure);
+    if (failure) refuse_file("create", file, failure.value());
+    file = file.parent_path() / next;  // an absolute one replaces all
+  }
+  return file;
+}
+
+void write_parameters(const std::vector<nn::named_parameter>& parameters, const std::filesystem::path& to,
+                      const std::optional<std::filesystem::perms>& permissions = {}) {
+  errno = 0;
+  std::ofstream out(to, std::ios::binary | std::ios::trunc);
+  if (!out) refuse_file("create", to, errno);
+  if (permissions) {
+    std::error_code failure;
+    std::filesystem::permissions(to, *permissions, failure);
+    if (failure) refuse_file("set the permissions of", to, failure.value());
+  }
+  try {
+    cereal::PortableBinaryOutputArchive archive(out);
+    save_parameters(archive, parameters);
+  } catch (const cereal::Exception&) {
+    refuse_file("write", to, errno);
+  }
+  out.close();
+  if (!out) refuse_file("write", to, errno);
+}
 
 void check_value(const std::string& name, const tensor& parameter, const tensor& value) {
   if (!value.defined()) {
@@ -89,7 +124,13 @@ void assign_parameters(const module_parts& parts, const std::vector<nn::named_pa
       throw_error(errc::invalid_argument, fmt::format("load: the module has no parameter '{}'", each.name));
     }
   }
+  // A value may be another parameter, or a part of one, that is written before.
   const no_grad outside;
+  std::unordered_set<const std::byte*> written;
+  for (const auto& [parameter, value] : pairs) written.insert(parameter.storage().data());
+  for (auto& [parameter, value] : pairs) {
+    if (!value.same_as(parameter) && written.contains(value.storage().data())) value = value.clone();
+  }
   for (const auto& [parameter, value] : pairs) parameter.copy_(value);
 }
 
@@ -99,22 +140,20 @@ void write_parameter_file(const std::vector<nn::named_parameter>& parameters, co
     throw_error(errc::invalid_argument, fmt::format("save: the name of a parameter has {} bytes, more than {}",
                                                     each.name.size(), longest_parameter_name));
   }
-  unfinished_file temporary{file};
+  namespace fs = std::filesystem;
+  const fs::path target = behind_links(file);
+  std::error_code failure;
+  const fs::file_status old = fs::status(target, failure);
+  if (fs::exists(old) && !fs::is_regular_file(old) && !fs::is_directory(old)) {  // a pipe, a device
+    write_parameters(parameters, target);
+    return;
+  }
+  unfinished_file temporary{target};
   static std::atomic<unsigned> saves{0};  // threads that save under one name write files of their own
   temporary.path += fmt::format(".{}.{}.part", ::getpid(), saves.fetch_add(1));
-  errno = 0;
-  std::ofstream out(temporary.path, std::ios::binary | std::ios::trunc);
-  if (!out) refuse_file("create", temporary.path, errno);
-  try {
-    cereal::PortableBinaryOutputArchive archive(out);
-    save_parameters(archive, parameters);
-  } catch (const cereal::Exception&) {
-    refuse_file("write", temporary.path, errno);
-  }
-  out.close();
-  if (!out) refuse_file("write", temporary.path, errno);
-  std::error_code failure;
-  std::filesystem::rename(temporary.path, file, failure);
+  write_parameters(parameters, temporary.path,
+                   fs::is_regular_file(old) ? std::optional(old.permissions()) : std::nullopt);
+  fs::rename(temporary.path, target, failure);
   if (failure) refuse_file("replace", file, failure.value());
   temporary.kept = true;
 }

@@ -73,6 +73,35 @@ std::shared_ptr<ddp_core> make_ddp(const module_parts& module, const process_gro
   return start_ddp(std::make_unique<graph_model>(module), group, options);
 }
 
+std::vector<averaged_parameter> list_averaged(const module_parts& module) {
+  std::vector<averaged_parameter> all;
+  all.reserve(module.parameters.size());
+  for (const parameter_slot& each : module.parameters) all.push_back({each.at->id(), each.at->requires_grad()});
+  return all;
+}
+void need_averaged(const std::vector<averaged_parameter>& averaged, const module_parts& now) {
+  if (now.parameters.size() != averaged.size()) {
+    throw_error(errc::invalid_argument,
+                fmt::format("ddp: the module has {} parameters, and had {} when the ddp was made; make the ddp anew",
+                            now.parameters.size(), averaged.size()));
+  }
+  for (std::size_t i = 0; i != averaged.size(); ++i) {
+    const parameter_slot& each = now.parameters[i];
+    if (each.at->id() != averaged[i].id) {
+      throw_error(errc::invalid_argument,
+                  fmt::format("ddp: parameter '{}' is another tensor than when the ddp was made (nn::to(), an "
+                              "assignment): its gradient would not be averaged; make the ddp anew",
+                              each.name));
+    }
+    if (each.at->requires_grad() && !averaged[i].trained) {
+      throw_error(errc::invalid_argument,
+                  fmt::format("ddp: parameter '{}' required no gradient when the ddp was made: its gradient would not "
+                              "be averaged; make the ddp anew",
+                              each.name));
+    }
+  }
+}
+
 void throw_unseen_tensors(std::string_view type, std::string_view why) {
   throw_error(
       errc::invalid_argument,

@@ -88,6 +88,7 @@ double clip_grad_norm_(dist_autograd::context_id in, const std::vector<rref<tens
   using namespace detail;
   need_bound(clip_name, "most", most);
   if (parameters.empty()) return 0;
+  need_open_context(clip_name, parameters.front().handle(), in);
   std::vector<worker_info> owners;
   std::vector<std::vector<rref<tensor>>> own;
   for (const owner_share& each : shares_of(clip_name, {parameters})) {

@@ -65,13 +65,30 @@ std::vector<owner_share> shares_of(std::string_view algorithm, const std::vector
   return shares;
 }
 
+namespace {
+
+bool has_context(worker_core& here, dist_autograd::context_id in) { return dist_worker::of(here)->find(in) != nullptr; }
+
+}  // namespace
+
 void need_context(std::string_view what, const reference_handle& caller, dist_autograd::context_id in) {
-  if (dist_worker::of(*caller.usable().table->worker())->find(in) != nullptr) return;
+  if (has_context(*caller.usable().table->worker(), in)) return;
   throw_error(
       errc::invalid_argument,
       fmt::format(
           "{}: neither this worker nor an owner of parameters has the context {}: it is over, or was never begun here",
           what, to_string(in)));
+}
+
+void need_open_context(std::string_view what, const reference_handle& caller, dist_autograd::context_id in) {
+  const std::shared_ptr<worker_core> here = caller.usable().table->worker();
+  if (in.made_by() != here->agent().self().id() || has_context(*here, in)) return;
+  throw_error(errc::invalid_argument,
+              fmt::format("{}: the context {} of this worker is over, or was never begun", what, to_string(in)));
+}
+
+void throw_without_owners(std::string_view algorithm) {
+  throw_error(errc::invalid_argument, fmt::format("{}: this distributed_optimizer was moved from", algorithm));
 }
 
 std::string doing(std::string_view algorithm, std::string_view what) { return fmt::format("{}: {}", algorithm, what); }

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include <sys/stat.h>
+
 #include <doctest/doctest.h>
 #include <cereal/types/vector.hpp>
 
@@ -184,6 +186,51 @@ TEST_CASE("files") {
   refuse(errc::malformed, "goes on after the parameters", second, [&](auto& m) { nn::load(m, file); });
   std::ofstream(file, std::ios::binary) << "something else, which is a text";
   refuse(errc::malformed, "does not hold the parameters of a module", second, [&](auto& m) { nn::load(m, file); });
+}
+
+TEST_CASE("a file keeps its permissions, a symbolic link stays one, and a pipe gets the bytes") {
+  namespace fs = std::filesystem;
+  const ferry_test::temporary_directory folder;
+  const models::residual model;
+  const std::string whole = saved<portable>(model);
+  const std::string file = folder.file("run7");
+  nn::save(models::residual(), file);
+  fs::permissions(file, fs::perms::owner_read | fs::perms::owner_write);
+  fs::create_symlink("run7", folder.file("latest"));
+  nn::save(model, folder.file("latest"));
+  CHECK(fs::is_symlink(folder.file("latest")));
+  CHECK(contents(file) == whole);
+  CHECK(fs::status(file).permissions() == (fs::perms::owner_read | fs::perms::owner_write));
+  fs::create_symlink("not yet", folder.file("dangling"));
+  nn::save(model, folder.file("dangling"));
+  CHECK(contents(folder.file("not yet")) == whole);
+  fs::create_symlink("loop", folder.file("loop"));
+  expect_error(errc::system_failure, "cannot create", [&] { nn::save(model, folder.file("loop")); });
+  const std::string pipe = folder.file("pipe");
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  std::string received;
+  std::thread reader([&] { received = contents(pipe); });
+  nn::save(model, pipe);
+  reader.join();
+  CHECK(received == whole);
+  CHECK(fs::is_fifo(pipe));
+}
+
+struct two_tensors {
+  tensor a = ferry::require_grad(ferry::full({2}, 1.));
+  tensor b = ferry::require_grad(ferry::full({2}, 2.));
+  template <class Visit>
+  void visit_members(Visit&& visit) {
+    visit("a", a);
+    visit("b", b);
+  }
+};
+
+TEST_CASE("values may be a module's own parameters under other names") {
+  two_tensors m;
+  nn::load(m, {{"a", m.b}, {"b", m.a}});
+  CHECK(ferry::equal(ferry::detach(m.a), ferry::full({2}, 2.)));
+  CHECK(ferry::equal(ferry::detach(m.b), ferry::full({2}, 1.)));
 }
 
 TEST_CASE("values of another module are refused, and the parameter is named") {

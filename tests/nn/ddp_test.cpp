@@ -297,6 +297,38 @@ TEST_CASE(
   });
 }
 
+TEST_CASE(
+    "ddp: a module with other parameters than when the ddp was made is refused, and so are ones that were frozen "
+    "then") {
+  run_cluster(2, [](ferry::worker& self) {
+    const process_group group(self);
+    const tensor x = ferry::ones({1, 2});
+    ddp moved(nn::linear(2, 2), group);
+    nn::to(moved.module(), dtype::f64);
+    expect_error(errc::invalid_argument, "ddp: parameter 'weight' is another tensor", [&] { (void)moved(x); });
+    {
+      const ferry::no_grad evaluation;
+      (void)moved(x.to(dtype::f64));
+    }
+    nn::linear half(2, 2);
+    ferry::require_grad(half.bias, false);
+    ddp thawed(half, group);
+    (void)thawed(x);
+    ferry::require_grad(thawed.module().bias, true);
+    expect_error(errc::invalid_argument, "parameter 'bias' required no gradient", [&] { (void)thawed(x); });
+  });
+}
+
+TEST_CASE("ddp: is a module, with the names of its own") {
+  run_cluster(2, [](ferry::worker& self) {
+    const process_group group(self);
+    ddp model(nn::linear(2, 2), group);
+    CHECK(nn::named_parameters(model).front().name == "weight");
+    nn::load(model, nn::named_parameters(model.module()));
+    nn::eval(model);
+  });
+}
+
 TEST_CASE("ddp: modules that differ are refused on every member") {
   run_cluster(2, [](ferry::worker& self) {
     const process_group group(self);

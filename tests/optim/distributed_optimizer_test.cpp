@@ -295,6 +295,28 @@ TEST_CASE("parameters of this worker, frozen ones, and ones of several groups at
   CHECK(optimizer.options().lr == 0.5);
 }
 
+TEST_CASE(
+    "a context of this worker that is over makes no step, at no owner; nor does an optimizer that was moved from") {
+  cluster group(3);
+  const problem p;
+  const auto remote = at_owners(group[0], p.begin, {"worker1", "worker2"});
+  distributed_optimizer<ferry::sgd> optimizer(remote, {.lr = 0.5});
+  dist::context_id over;
+  {
+    const dist::context pass(group[0]);
+    over = pass.id();
+    pass.backward(p.loss(remote));
+  }
+  expect_error(errc::invalid_argument, "of this worker is over", [&] { optimizer.step(over); });
+  expect_error(errc::invalid_argument, "of this worker is over",
+               [&] { (void)ferry::clip_grad_norm_(over, remote, 1); });
+  check_equal(remote, p.begin);
+  const auto taken = std::move(optimizer);
+  expect_error(errc::invalid_argument, "was moved from",
+               [&] { optimizer.step(over); });  // NOLINT(bugprone-use-after-move)
+  expect_error(errc::invalid_argument, "was moved from", [&] { (void)optimizer.updaters(); });
+}
+
 TEST_CASE("a step that fails throws what each owner threw, once all have answered [row 290]") {
   cluster group(3);
   const problem p;
@@ -385,9 +407,9 @@ TEST_CASE(
     optimizer.step(pass);
   }
   check_equal(remote, p.begin, 0);
-  expect_error(errc::invalid_argument, "sgd: neither this worker nor an owner of parameters has the",
+  expect_error(errc::invalid_argument, "sgd: the context ",
                [&] { optimizer.step(dist::context_id{over.value + 1000}); });
-  expect_error(errc::invalid_argument, "clip_grad_norm_: neither this worker nor an owner of parameters has the",
+  expect_error(errc::invalid_argument, "clip_grad_norm_: the context ",
                [&] { (void)ferry::clip_grad_norm_(dist::context_id{over.value + 1000}, remote, 1); });
 }
 

@@ -98,7 +98,8 @@ void save(const M& m, Archive& archive) {
   detail::save_parameters(archive, named_parameters(m));
 }
 /// As load() of a list of values, and with the same errors. Throws also errc::malformed for what save() has not written, and what the
-/// archive throws; then nothing has changed.
+/// archive throws; then nothing has changed. cereal's XML archive crashes where an element is missing: read XML from sources that you
+/// trust.
 template <class M, std::derived_from<cereal::detail::InputArchiveBase> Archive>
 void load(M& m, Archive& archive) {
   detail::assign_parameters(detail::module_parts_of(m), detail::load_parameters(archive));

@@ -19,7 +19,8 @@ std::vector<nn::named_parameter> read_parameter_file(const std::filesystem::path
 
 namespace nn {
 
-/// Writes names and values into a file, which replaces an older one only when it is complete. Tensors on devices are saved through the
+/// Writes names and values into a file, which replaces an older one only when it is complete, and has its permissions. A symbolic link
+/// remains one; a pipe or a device is written to directly. Tensors on devices are saved through the
 /// CPU, and the host waits. The file is the same on all platforms; it is what save() to a cereal::PortableBinaryOutputArchive writes
 /// (<ferry/nn/archive.hpp>). Throws errc::system_failure with the path and the reason.
 template <class M>

@@ -9,10 +9,12 @@
 //   ferry::backward(loss(model(x), y));                              // gradients are averages when it returns
 //   optimizer.step();
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include <ferry/autograd/grad_mode.hpp>
 #include <ferry/group/process_group.hpp>
 #include <ferry/nn/ddp_options.hpp>
 #include <ferry/nn/detail/collect_tensors.hpp>
@@ -24,6 +26,14 @@ namespace detail {
 
 std::shared_ptr<ddp_core> make_ddp(const module_parts& module, const process_group& group,
                                    const nn::ddp_options& options);
+/// The parameters that a ddp averages.
+struct averaged_parameter {
+  std::uintptr_t id = 0;
+  bool trained = false;
+};
+std::vector<averaged_parameter> list_averaged(const module_parts& module);
+/// Throws errc::invalid_argument if the module has other tensors by now, or trains ones that it did not.
+void need_averaged(const std::vector<averaged_parameter>& averaged, const module_parts& now);
 void note_outputs(ddp_core& core, const std::vector<tensor>& outputs);
 
 }  // namespace detail
@@ -38,7 +48,8 @@ namespace nn {
 /// Every member makes the same passes, one at a time. A pass of a member waits for those of all others; errors of the group end
 /// it, and so does a failure of the pass at another member: errc::remote_exception, with the member and the reason. All go on with the
 /// next pass. A parameter that gets no gradient in a pass leaves the averages incomplete: the next call throws errc::invalid_argument
-/// with the names of such parameters, and what to do. backward() with `then` is refused where the optimizer has parameters at this worker.
+/// with the names of such parameters, and what to do. So does a call of a module whose parameters are other tensors than when the
+/// ddp was made (nn::to(), an assignment), or that trains ones that were frozen then: make the ddp anew. backward() with `then` is refused where the optimizer has parameters at this worker.
 /// Gradients on devices have their buckets there. The gradients of tables whose module says `sparse_gradient` travel as rows, those
 /// that members have, and are rows afterwards; other sparse gradients are refused. Not thread-safe.
 template <class M>
@@ -54,6 +65,11 @@ class ddp {
   [[nodiscard]] M& module() noexcept { return module_; }
   [[nodiscard]] const M& module() const noexcept { return module_; }
   [[nodiscard]] std::vector<tensor> parameters() const { return nn::parameters(module_); }
+  /// A ddp is a module itself, with the names of its module: nn::save(), nn::eval() and the like take either.
+  template <class Visit>
+  void visit_members(Visit&& visit) {
+    module_.visit_members(visit);
+  }
 
   /// While it lives, passes add to ferry::grad() without averages; the next pass after it averages the sum. The same on every
   /// member.
@@ -70,16 +86,20 @@ class ddp {
 
  private:
   M module_;
+  std::vector<detail::averaged_parameter> averaged_;
   std::shared_ptr<detail::ddp_core> core_;
 };
 
 template <class M>
 ddp<M>::ddp(M module, const process_group& group, const ddp_options& options)
-    : module_(std::move(module)), core_(detail::make_ddp(detail::module_parts_of(module_), group, options)) {}
+    : module_(std::move(module)),
+      averaged_(detail::list_averaged(detail::module_parts_of(module_))),
+      core_(detail::make_ddp(detail::module_parts_of(module_), group, options)) {}
 
 template <class M>
 template <class... A>
 auto ddp<M>::operator()(A&&... arguments) {
+  if (grad_enabled()) detail::need_averaged(averaged_, detail::present_parts_of(module_));
   detail::begin_forward(*core_);
   auto output = module_(std::forward<A>(arguments)...);
   if (detail::finds_unused(*core_)) {

@@ -165,12 +165,17 @@ class module_walk {
 /// Throws errc::invalid_argument for two parameters of one name, and for one that is no leaf.
 void need_parts(const module_parts& parts);
 
+/// The parts as they are, not checked.
 template <class M>
-module_parts module_parts_of(M& m) {
+module_parts present_parts_of(M& m) {
   need_module<M>();
   module_walk walk;
   walk.enter(m);
-  module_parts parts = walk.take_parts();
+  return walk.take_parts();
+}
+template <class M>
+module_parts module_parts_of(M& m) {
+  module_parts parts = present_parts_of(m);
   need_parts(parts);
   return parts;
 }

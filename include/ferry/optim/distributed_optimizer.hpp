@@ -48,6 +48,10 @@ std::vector<owner_share> shares_of(std::string_view algorithm, const std::vector
 /// No worker that owns parameters has the context. Throws errc::invalid_argument unless the worker
 /// that has this reference has it.
 void need_context(std::string_view what, const reference_handle& caller, dist_autograd::context_id in);
+/// Owners learn one after the other that a context is over. Throws errc::invalid_argument if it is one of the worker that has this
+/// reference, and over.
+void need_open_context(std::string_view what, const reference_handle& caller, dist_autograd::context_id in);
+[[noreturn]] void throw_without_owners(std::string_view algorithm);
 std::string doing(std::string_view algorithm, std::string_view what);
 
 }  // namespace detail
@@ -152,8 +156,10 @@ class distributed_optimizer final : public dist_autograd::update_after {
 
   /// Updates each parameter that requires a gradient and has one in the context. One call to each owner, all at once; returns when all
   /// of them have applied it, on devices: have begun to. Throws errc::invalid_argument if neither this worker nor an owner has
-  /// the context, owner_errors with what the algorithm throws.
+  /// the context, or if it is one of this worker's that is over; owner_errors with what the algorithm throws.
   void step(dist_autograd::context_id in, const call_options& calls = {}) {
+    need_owners();
+    detail::need_open_context(Algorithm::name, at_owners_.front().object.handle(), in);
     const std::vector<bool> known = detail::at_owners(
         detail::doing(Algorithm::name, "a step"), owners_,
         [&](std::size_t i) { return at_owners_[i].object.template rpc_async<&at_owner::step>(calls, in); });
@@ -166,6 +172,7 @@ class distributed_optimizer final : public dist_autograd::update_after {
   /// For backward(roots, {.then = optimizer}): each parameter is updated as soon as its gradient is whole, within the pass, in place of
   /// step().
   [[nodiscard]] std::vector<updater> updaters() const override {
+    need_owners();
     std::vector<updater> all;
     for (std::size_t i = 0; i != owners_.size(); ++i) all.push_back({owners_[i].id(), at_owners_[i].number});
     return all;
@@ -188,6 +195,7 @@ class distributed_optimizer final : public dist_autograd::update_after {
   }
 
   [[nodiscard]] std::vector<optimizer_group_state<Algorithm>> checkpoint() const {
+    need_owners();
     const auto parts = detail::at_owners(detail::doing(Algorithm::name, "a checkpoint"), owners_, [&](std::size_t i) {
       return at_owners_[i].object.template rpc_async<&at_owner::checkpoint>();
     });
@@ -248,6 +256,9 @@ class distributed_optimizer final : public dist_autograd::update_after {
     std::vector<group> one(1);
     one.front() = {std::move(parameters), std::move(with)};
     return one;
+  }
+  void need_owners() const {
+    if (at_owners_.empty()) detail::throw_without_owners(Algorithm::name);
   }
   [[nodiscard]] std::size_t need(std::size_t number) const {
     if (number >= options_.size()) detail::refuse_group(Algorithm::name, number, options_.size());
