@@ -21,6 +21,17 @@
 namespace ferry::inline v0::detail {
 namespace {
 constexpr std::size_t most_chunk = std::size_t{1} << 40U;  // times the members it is still a number of bytes
+
+// Errors of a step of the making name the group.
+template <class Step>
+auto naming_group(const std::string& name, const Step& step) {
+  try {
+    return step();
+  } catch (const error& problem) {
+    throw_error(problem.kind(), fmt::format("group '{}': {}", name, problem.message()));
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker, const members& among,
@@ -72,8 +83,10 @@ std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker
   }
   std::random_device source;
   const std::uint64_t proposal = (static_cast<std::uint64_t>(source()) << 32U) | source();
-  const auto all = all_gather_at(worker, std::vector<std::uint64_t>{proposal, agreed}, members(facts.names), left(),
-                                 "process_group");
+  const auto all = naming_group(facts.options.name, [&] {
+    return all_gather_at(worker, std::vector<std::uint64_t>{proposal, agreed}, members(facts.names), left(),
+                         "process_group");
+  });
   for (const auto& [name, contribution] : all) {
     if (contribution.size() != 2 || contribution[1] != agreed) {
       throw_error(errc::group_mismatch,
@@ -88,7 +101,9 @@ std::shared_ptr<group_core> group_core::make(std::shared_ptr<worker_core> worker
   made->table_->add(made);
   // From here on every member knows the id. A call to each opens the connections: a worker that dies is noticed by those that are
   // connected to it.
-  (void)gathering(worker, members(made->facts_.names), left(), "process_group").run(0, {});
+  (void)naming_group(made->facts_.options.name, [&] {
+    return gathering(worker, members(made->facts_.names), left(), "process_group").run(0, {});
+  });
   std::vector<std::pair<int, future<void>>> greetings;
   for (int rank = 0; rank != made->size(); ++rank) {
     if (rank == made->rank()) continue;

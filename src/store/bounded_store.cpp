@@ -35,7 +35,7 @@ std::string bounded_store::get(std::string_view key, deadline until) const {
 std::vector<std::string> bounded_store::get(std::span<const std::string> keys, deadline until) const {
   return ask([&](store& where) {
     for (const std::string& key : keys) where.check_key(key);
-    return where.do_get(keys, true, until);
+    return where.checked_get(keys, until);
   });
 }
 

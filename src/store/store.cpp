@@ -8,6 +8,8 @@
 
 #include <ferry/base/error.hpp>
 
+#include "../base/printable.hpp"
+
 namespace ferry::inline v0 {
 
 deadline store::until(timeout limit) const noexcept { return deadline::after(limit.value_or(default_timeout())); }
@@ -15,15 +17,16 @@ deadline store::until(timeout limit) const noexcept { return deadline::after(lim
 void store::check_key(std::string_view key) const {
   if (key.empty()) throw_error(errc::invalid_argument, fmt::format("an empty key was passed to the {}", describe()));
   if (key.size() > max_key_bytes) {
-    throw_error(errc::limit_exceeded, fmt::format("the key '{}...' has {} bytes; the {} takes at most {}",
-                                                  key.substr(0, 32), key.size(), describe(), max_key_bytes));
+    throw_error(errc::limit_exceeded,
+                fmt::format("the key '{}...' has {} bytes; the {} takes at most {}",
+                            detail::printable(key.substr(0, 32)), key.size(), describe(), max_key_bytes));
   }
 }
 
 void store::check_value(std::string_view key, std::string_view value) const {
   if (value.size() > max_value_bytes()) {
-    throw_error(errc::limit_exceeded, fmt::format("the value for key '{}' has {} bytes; the {} takes at most {}", key,
-                                                  value.size(), describe(), max_value_bytes()));
+    throw_error(errc::limit_exceeded, fmt::format("the value for key '{}' has {} bytes; the {} takes at most {}",
+                                                  detail::printable(key), value.size(), describe(), max_value_bytes()));
   }
 }
 
@@ -41,7 +44,11 @@ std::string store::get(std::string_view key, timeout limit) {
 
 std::vector<std::string> store::get(std::span<const std::string> keys, timeout limit) {
   for (const std::string& key : keys) check_key(key);
-  std::vector<std::string> values = do_get(keys, true, until(limit));
+  return checked_get(keys, until(limit));
+}
+
+std::vector<std::string> store::checked_get(std::span<const std::string> keys, deadline until) {
+  std::vector<std::string> values = do_get(keys, true, until);
   if (values.size() == keys.size()) return values;
   throw_error(errc::store_failed, fmt::format("{} gave {} values for {} keys", describe(), values.size(), keys.size()));
 }
@@ -111,7 +118,7 @@ void throw_keys_missing(const store& where, std::span<const std::string> missing
                         clock::time_point since) {
   std::string names;
   for (const std::string& key : missing.first(std::min<std::size_t>(missing.size(), 8))) {
-    names += fmt::format("{}'{}'", names.empty() ? "" : ", ", key);
+    names += fmt::format("{}'{}'", names.empty() ? "" : ", ", detail::printable(key));
   }
   if (how_many > 8) names += fmt::format(" and {} more", how_many - 8);
   throw_error(errc::store_timeout, fmt::format("waited {} for key{} {} in the {}", seconds_since(since),
@@ -119,8 +126,8 @@ void throw_keys_missing(const store& where, std::span<const std::string> missing
 }
 
 void throw_no_change(const store& where, std::string_view key, clock::time_point since) {
-  throw_error(errc::store_timeout,
-              fmt::format("waited {} for a change of key '{}' in the {}", seconds_since(since), key, where.describe()));
+  throw_error(errc::store_timeout, fmt::format("waited {} for a change of key '{}' in the {}", seconds_since(since),
+                                               detail::printable(key), where.describe()));
 }
 
 void throw_store_closed(const store& where) {

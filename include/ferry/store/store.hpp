@@ -153,6 +153,7 @@ class store {
   friend class detail::bounded_store;
   [[nodiscard]] deadline until(timeout limit) const noexcept;
   void check_key(std::string_view key) const;
+  std::vector<std::string> checked_get(std::span<const std::string> keys, deadline until);
   void check_value(std::string_view key, std::string_view value) const;
 
   std::atomic<std::size_t> max_value_bytes_;

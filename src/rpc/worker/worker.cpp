@@ -15,6 +15,7 @@
 #include <ferry/store/prefix_store.hpp>
 #include <ferry/store/rendezvous.hpp>
 
+#include "../../base/parse_number.hpp"
 #include "../../transport/reactor/io_threads.hpp"
 #include "worker_core.hpp"
 
@@ -50,6 +51,26 @@ class turn {
     number_ = table().left[place_];
   }
   [[nodiscard]] std::string prefix() const { return dynamic_ ? "ferry/dynamic" : fmt::format("ferry/{}", number_); }
+  /// For an error text: that workers wait in this store for another one of its groups. Empty: none does.
+  [[nodiscard]] std::string others(store& where) const noexcept {
+    if (dynamic_) return {};
+    try {
+      for (const store_entry& each : where.list("ferry/", std::chrono::seconds(1))) {
+        const auto number =
+            parse_number<std::uint64_t>(std::string_view(each.key).substr(6, each.key.find('/', 6) - 6));
+        if (!number || *number == number_) continue;
+        return fmt::format(
+            ". There are records of group {} of this store, and this is group {}, as this process counts those that it "
+            "has "
+            "formed there: one that was started anew meets no process that has formed a group before. Use a store, or "
+            "a "
+            "file, of its own for each group",
+            *number, number_);
+      }
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the error that is told is another one
+    }
+    return {};
+  }
   void left() const {
     if (dynamic_) return;
     std::lock_guard lock(table().mutex);
@@ -129,8 +150,15 @@ worker start(worker_config config, Make make) {
     } catch (const std::exception& e) {
       log(log_level::info, fmt::format("{}: while the others left the store: {}", config.name, e.what()));
     }
+    const std::string elsewhere = here.others(*found);
     group_store->close();
-    throw;
+    if (elsewhere.empty()) throw;
+    try {
+      throw;
+    } catch (const error& problem) {
+      if (problem.kind() != errc::store_timeout) throw;
+      throw_error(errc::store_timeout, std::string(problem.message()) + elsewhere);
+    }
   }
 }
 
@@ -219,10 +247,12 @@ worker_info worker::get_worker_info(worker_id id) const { return core()->agent()
 timeout worker::rpc_timeout() const { return core()->default_timeout(); }
 void worker::set_rpc_timeout(timeout value) {
   if (!value.is_set()) throw_error(errc::invalid_argument, "set_rpc_timeout needs a duration or no_timeout");
+  (void)core()->agent();  // throws once shut down
   core()->set_default_timeout(value);
 }
 void worker::on_peer_lost(std::function<void(const worker_info& who, const std::string& reason)> observer) const {
   if (!observer) throw_error(errc::invalid_argument, "on_peer_lost needs a function");
+  (void)core()->agent();
   core()->on_peer_lost(std::move(observer));
 }
 bool worker::fenced() const { return core()->fenced(); }
@@ -264,6 +294,7 @@ void worker::add_debug_info(std::string_view provider, std::vector<debug_figure>
 std::string worker::debug_info(std::string_view figure) const { return detail::figure_of(debug_info(), figure); }
 void worker::on_member_event(std::function<void(const member_event& event)> observer) const {
   if (!observer) throw_error(errc::invalid_argument, "on_member_event needs a function");
+  (void)core()->agent();
   core()->observe_members(std::move(observer));
 }
 worker_info worker::wait_for_worker(std::string_view name, timeout limit) const {

@@ -14,6 +14,7 @@
 
 #include <ferry/base/error.hpp>
 
+#include "../../base/signal_mask.hpp"
 #include "../codec.hpp"
 
 namespace ferry::inline v0::detail {
@@ -209,6 +210,7 @@ void file_log::cut_to(std::uint64_t size) const {
 }
 
 void file_log::write_all(std::string_view bytes) {
+  const file_limit_is_an_error size_limit;
   std::size_t written = 0;
   while (written != bytes.size()) {
     const ssize_t put_now =

@@ -145,8 +145,10 @@ std::optional<std::uint16_t> slurm_port() {
   const variable step = first_set({"SLURM_STEP_ID", "SLURM_STEPID"});
   constexpr int most = 2147483647;
   const auto job_number = static_cast<std::uint64_t>(number(job, 0, most).value());
-  const auto step_number = static_cast<std::uint64_t>(number(step, 0, most).value_or(0));
-  return static_cast<std::uint16_t>(first_derived_port + (16 * job_number + step_number) % derived_ports);
+  // Slurm's own numbers of interactive and batch steps are the highest of 32 bits.
+  const auto step_number = step ? detail::parse_number<std::uint32_t>(step.value) : 0;
+  if (!step_number) refuse(step, "a number of 32 bits");
+  return static_cast<std::uint16_t>(first_derived_port + (16 * job_number + *step_number) % derived_ports);
 }
 
 std::optional<std::uint16_t> pmix_port() {

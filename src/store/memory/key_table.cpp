@@ -7,6 +7,7 @@
 #include <ferry/base/error.hpp>
 
 #include "../../base/parse_number.hpp"
+#include "../../base/printable.hpp"
 
 namespace ferry::inline v0::detail {
 
@@ -72,13 +73,14 @@ std::int64_t sum_of(const key_table::entry* held, std::string_view key, std::int
     const std::string& text = held->value;
     const auto value = parse_number<std::int64_t>(text);
     if (!value) {
-      throw_error(errc::invalid_argument,
-                  fmt::format("add on key '{}', which holds {} bytes that are not an integer", key, text.size()));
+      throw_error(errc::invalid_argument, fmt::format("add on key '{}', which holds {} bytes that are not an integer",
+                                                      printable(key), text.size()));
     }
     sum = *value;
   }
   if (__builtin_add_overflow(sum, delta, &sum)) {
-    throw_error(errc::invalid_argument, fmt::format("add of {} on key '{}': the sum does not fit 64 bits", delta, key));
+    throw_error(errc::invalid_argument,
+                fmt::format("add of {} on key '{}': the sum does not fit 64 bits", delta, printable(key)));
   }
   return sum;
 }

@@ -50,6 +50,17 @@ std::shared_ptr<tcp_store_server> tcp_store_server::listen(const std::string& ho
     throw_error(errc::invalid_argument,
                 fmt::format("max_value_bytes of a tcp store is {}; it may be at most 1 GiB", limits.max_value_bytes));
   }
+  for (const auto& [name, value] : {std::pair<std::string_view, std::size_t>("max_value_bytes", limits.max_value_bytes),
+                                    {"max_total_bytes", limits.max_total_bytes},
+                                    {"max_connections", limits.max_connections}}) {
+    if (value == 0) throw_error(errc::invalid_argument, fmt::format("{} of a tcp store is 0", name));
+  }
+  for (const auto& [name, value] :
+       {std::pair<std::string_view, std::chrono::milliseconds>("message_timeout", limits.message_timeout),
+        {"handshake_timeout", limits.handshake_timeout}}) {
+    if (value <= std::chrono::milliseconds::zero())
+      throw_error(errc::invalid_argument, fmt::format("{} of a tcp store is {} ms", name, value.count()));
+  }
   detail::check_secret_usable(access.secret);
   const detail::socket_address at = detail::address_for(host, port);
   if (!at.is_loopback() && access.secret.empty() && !access.allow_unauthenticated) {

@@ -103,6 +103,17 @@ struct challenged {
 
 }  // namespace
 
+TEST_CASE("limits with which a server would serve no client are refused") {
+  for (const ferry::tcp_store_limits& limits :
+       {ferry::tcp_store_limits{.max_value_bytes = 0}, ferry::tcp_store_limits{.max_total_bytes = 0},
+        ferry::tcp_store_limits{.max_connections = 0}, ferry::tcp_store_limits{.message_timeout = 0ms},
+        ferry::tcp_store_limits{.handshake_timeout = -1ms}}) {
+    std::string text;
+    CHECK(kind_of([&] { (void)tcp_store_server::listen("127.0.0.1", 0, limits); }, &text) == errc::invalid_argument);
+    CHECK(text.find("of a tcp store is") != std::string::npos);
+  }
+}
+
 TEST_CASE("a tcp store and its server must have the same secret") {
   if (!ferry::authentication_available()) {
     CHECK(kind_of([&] { (void)server_with(right); }) == errc::invalid_argument);
