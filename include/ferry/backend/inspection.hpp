@@ -45,9 +45,10 @@ struct device_route {
 
 /// How messages reach a worker, a snapshot.
 struct route_info {
-  std::string transport = {};                ///< of the connection for calls to it; empty: none is open
-  std::string description = {};              ///< of the connection
-  std::vector<rejected_route> skipped = {};  ///< better transports, and why each is not used
+  std::string transport = {};    ///< of the connection for calls to it; empty: none is open
+  std::string description = {};  ///< of the connection
+  /// Better transports, and why each is not used; without a connection the addresses that were tried last, and why each failed.
+  std::vector<rejected_route> skipped = {};
   std::vector<device_route> devices =
       {};  ///< from CPU to CPU, and for each entry of the device maps; empty without a connection
 };

@@ -45,7 +45,8 @@ class worker {
     return get_worker_info(detail::worker_id_of(id));
   }
 
-  /// The default timeout of calls. A change affects calls made afterwards.
+  /// The default timeout of calls. A change affects calls made afterwards. This and the observers below throw
+  /// errc::not_initialized once the worker has been shut down.
   [[nodiscard]] timeout rpc_timeout() const;
   void set_rpc_timeout(timeout value);
 
@@ -167,11 +168,12 @@ class worker {
   /// Ends this worker. Graceful, in a static group: serves requests and waits until every worker of the group has
   /// called shutdown and no call is running or in transit in the group; `limit` bounds the wait (unset or never: no
   /// limit). Graceful, in a dynamic group: the same as leave(). The local shutdown is always completed, even if this
-  /// throws (errc::shutdown_timeout naming the missing workers, or the error of the store). Idempotent.
+  /// throws (errc::shutdown_timeout naming the missing workers, or the error of the store). After that, graceful or not, it waits
+  /// up to five seconds more for handlers that still run, whose code may be the program's to unload. Idempotent.
   void shutdown(bool graceful = true, timeout limit = no_timeout);
   /// Leaves the group without waiting for the other workers: sends goodbye to them, waits until this worker's own calls
   /// and handlers have ended (`limit`, unset: worker_config::exit_timeout; after that throws errc::shutdown_timeout),
-  /// and ends this worker in any case. The other workers continue; their calls to this worker fail with
+  /// and ends this worker in any case, as shutdown() does. The other workers continue; their calls to this worker fail with
   /// errc::peer_lost. Idempotent. A serve_forever() or graceful shutdown() on another thread then returns.
   ///
   /// In a handler it returns at once, because it cannot wait for that handler itself: a running or later

@@ -156,9 +156,9 @@ void native_core::start_connecting(const std::shared_ptr<outgoing_link>& link, c
       .attempt_to_reach(
           to, features, connect_limit, [link] { return !link->closed(); },
           [this, kept = own_.keep_alive(), link](connect_outcome outcome) {
+            link->note_failed_routes(std::move(outcome.failed));
             if (outcome.verdict == connect_verdict::opened) {
               try {
-                link->note_failed_routes(std::move(outcome.failed));
                 link->opened(outcome.opened);
                 return log_route(link->peer().who);
               } catch (const std::exception& e) {

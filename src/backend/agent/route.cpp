@@ -37,7 +37,10 @@ route_info native_core::route(worker_id id) const {
   const shared_record record = there->record;
   lock.unlock();
   const auto over = link ? link->current_connection() : nullptr;
-  if (!over) return result;
+  if (!over) {
+    if (link) result.skipped = link->failed_routes();
+    return result;
+  }
   result.transport = over->transport_name();
   result.description = over->description();
   result.skipped = ends_.better_than(result.transport, record->addresses, link->failed_routes());
@@ -64,7 +67,6 @@ void native_core::log_route(const worker_info& to) const noexcept {
 }  // namespace detail
 
 std::string to_string(const route_info& route) {
-  if (route.transport.empty()) return "no connection is open";
   const auto reasons = [](const std::vector<rejected_route>& skipped) {
     std::string text;
     for (const rejected_route& each : skipped) {
@@ -72,6 +74,7 @@ std::string to_string(const route_info& route) {
     }
     return text.empty() ? text : text + ")";
   };
+  if (route.transport.empty()) return "no connection is open" + reasons(route.skipped);
   std::string text = route.description + reasons(route.skipped);
   for (const device_route& each : route.devices) {
     text += fmt::format("\n  {} -> {}: {}{}", to_string(each.from), to_string(each.to),

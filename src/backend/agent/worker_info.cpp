@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "../../base/printable.hpp"
+
 namespace ferry::inline v0 {
 
 void check_worker_name(std::string_view name) {
@@ -19,7 +21,8 @@ void check_worker_name(std::string_view name) {
   };
   if (!std::all_of(name.begin(), name.end(), allowed)) {
     throw_error(errc::invalid_argument,
-                fmt::format("a worker's name must match the pattern ^[A-Za-z0-9-_:]*$; '{}' does not", name));
+                fmt::format("a worker's name must match the pattern ^[A-Za-z0-9-_:]*$; '{}' does not",
+                            detail::printable(name)));
   }
 }
 

@@ -27,6 +27,13 @@ std::pair<errc, std::string> taken_apart(const std::exception_ptr& reason) {
   }
 }
 
+std::string texts_of(const std::vector<rejected_route>& failures) {
+  std::string all;
+  for (const auto& [address, reason] : failures)
+    all += fmt::format("{}{}: {}", all.empty() ? "" : "; ", address, reason);
+  return all;
+}
+
 }  // namespace
 
 connect_attempt::connect_attempt(std::vector<route> routes, hello self, incarnation_id expected,
@@ -63,7 +70,10 @@ void connect_attempt::start(reactor& loop) {
 }
 
 void connect_attempt::advance() {
-  if (!wanted_()) return finish({{}, connect_verdict::unknown, "the connection is no longer needed"});
+  if (!wanted_()) {
+    const std::string tried = texts_of(failures_);
+    return finish({{}, connect_verdict::unknown, tried.empty() ? "the connection is no longer needed" : tried});
+  }
   if (next_ != routes_.size()) {
     const auto& [transport, address] = routes_[next_];
     return transport->connect(address, self_, options_, deadline::after(limit_each_),
@@ -94,9 +104,8 @@ void connect_attempt::advance() {
     outcome.code = errc::no_route;
     outcome.why = no_route_;
   }
-  for (const auto& [address, reason] : failures_) {
-    outcome.why += fmt::format("{}{}: {}", outcome.why.empty() ? "" : "; ", address, reason);
-  }
+  if (!failures_.empty()) outcome.why = texts_of(failures_);
+  outcome.failed = std::move(failures_);
   finish(std::move(outcome));
 }
 

@@ -84,13 +84,17 @@ void check_carries(const connection& route, const outgoing_message& message) {
     if (source.is_cpu() && target.is_cpu()) continue;
     const channel_path path = path_between(route, source, target);
     if (find_channel(path)) continue;
+    if (route.carries_device_tensors()) {
+      throw_error(
+          errc::bad_device,
+          fmt::format("tensor {} of the message is on {} and is to arrive on {}: {}, or copy it before it is sent", i,
+                      to_string(source), to_string(target), channel_traits<inproc_tensors>::unusable(path)));
+    }
     throw_error(errc::bad_device,
                 fmt::format("tensor {} of the message is on {} and is to arrive on {}, but the connection to {} has no "
                             "channel for it ({}): copy it to the CPU before it is sent, and map no device to or from "
                             "the CPU, or let both workers run in one process",
-                            i, to_string(source), to_string(target), route.description(),
-                            route.carries_device_tensors() ? channel_traits<inproc_tensors>::unusable(path)
-                                                           : std::string(path.obstacle)));
+                            i, to_string(source), to_string(target), route.description(), path.obstacle));
   }
 }
 

@@ -113,11 +113,15 @@ peer_route worker_group::locate(worker_id id, deadline until) const {
   peer* const found = look_up(
       until, [&] { return peers_.at(id); }, read);
   if (!found) {
-    throw_error(errc::unknown_worker,
-                fmt::format("{} could not find destination {}: {}{}", to_string(own_.self), id.value,
-                            own_.dynamic() ? std::string("no worker of the group has that id")
-                                           : fmt::format("the group has the ids 0..{}", own_.world_size - 1),
-                            read ? "" : no_answer));
+    throw_error(
+        errc::unknown_worker,
+        fmt::format("{} could not find destination {}: {}{}", to_string(own_.self),
+                    id.value < 0
+                        ? fmt::format("{} (no worker can have that id; numbers beyond 32 bits become -1)", id.value)
+                        : std::to_string(id.value),
+                    own_.dynamic() ? std::string("no worker of the group has that id")
+                                   : fmt::format("the group has the ids 0..{}", own_.world_size - 1),
+                    read ? "" : no_answer));
   }
   std::lock_guard lock(found->mutex);
   return {{found->record->who, found->record->incarnation}, found};

@@ -10,6 +10,8 @@
 #include <system_error>
 
 #include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/un.h>
@@ -140,6 +142,29 @@ bool socket_address::same_as(const socket_address& other) const noexcept {
 }
 
 resolution resolve_host(const std::string& host, std::uint16_t port) { return look_up(host, port, 0); }
+
+std::vector<socket_address> link_local_on_each_interface(const std::string& host, std::uint16_t port) {
+  std::vector<socket_address> result;
+  const auto scope = host.find('%');
+  if (scope == host.npos || socket_address::from_literal(host, port)) return result;
+  const auto plain = socket_address::from_literal(host.substr(0, scope), port);
+  if (!plain || plain->family() != AF_INET6 || !plain->is_link_local()) return result;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return result;
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
+  for (const ifaddrs* at = list; at; at = at->ifa_next) {
+    if (!at->ifa_addr || at->ifa_addr->sa_family != AF_INET6 || (at->ifa_flags & IFF_UP) == 0) continue;
+    const auto own = socket_address::copy(at->ifa_addr, sizeof(sockaddr_in6));
+    if (!own.is_link_local()) continue;
+    socket_address there = *plain;
+    reinterpret_cast<sockaddr_in6&>(there.storage).sin6_scope_id =
+        reinterpret_cast<const sockaddr_in6&>(own.storage).sin6_scope_id;
+    const bool known =
+        std::any_of(result.begin(), result.end(), [&](const socket_address& each) { return each.same_as(there); });
+    if (!known) result.push_back(there);
+  }
+  return result;
+}
 
 std::string host_and_port(std::string_view host, std::uint16_t port) {
   return host.find(':') == host.npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);

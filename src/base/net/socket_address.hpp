@@ -47,6 +47,10 @@ struct resolution {
 /// The IP addresses of a host name or literal. May block for as long as the resolver does.
 resolution resolve_host(const std::string& host, std::uint16_t port);
 
+/// For a link-local IPv6 literal whose scope id is none of this machine's: the address on each of the interfaces here that have a
+/// link-local one and are up. Else empty.
+std::vector<socket_address> link_local_on_each_interface(const std::string& host, std::uint16_t port);
+
 /// "host:port", with brackets around an IPv6 address.
 std::string host_and_port(std::string_view host, std::uint16_t port);
 

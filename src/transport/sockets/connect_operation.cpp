@@ -93,6 +93,9 @@ void connect_operation::resolve(const std::string& host, std::uint16_t port) {
     candidates_.push_back(*literal);
     return try_next();
   }
+  // A link-local address names an interface of the machine that has it.
+  candidates_ = link_local_on_each_interface(host, port);
+  if (!candidates_.empty()) return try_next();
   resolver_.emplace(core_->context);
   arm_timer(no_step_limit);
   resolver_->async_resolve(

@@ -33,8 +33,13 @@ std::vector<socket_address> bind_addresses(const std::string& bind, const std::s
     return result;
   }
   auto found = resolve_host(host, 0);
-  if (found.addresses.empty())
-    throw_error(errc::bad_address, fmt::format("cannot resolve the host '{}': {}", host, found.problem));
+  if (found.addresses.empty()) {
+    throw_error(errc::bad_address,
+                bind.empty() ? fmt::format("cannot resolve the host '{}' to listen on: {}", host, found.problem)
+                             : fmt::format("transport_options::bind is '{}', which is neither an address nor a network "
+                                           "interface of this machine; as a host name: {}",
+                                           bind, found.problem));
+  }
   result = std::move(found.addresses);
   if (host == "localhost") return result;
   // Debian's /etc/hosts maps the machine's own name to 127.0.1.1, which other machines resolve to themselves.
@@ -110,7 +115,16 @@ std::vector<std::string> published(const socket_address& where, const std::strin
                                                : is_ipv6_literal(advertise) || advertise.find(':') == advertise.npos;
     auto host = advertise;
     if (bare && host.front() == '[') host = host.substr(1, host.size() - 2);
-    return {"tcp://" + host_port::parse(bare ? host_port{host, where.port()}.to_string() : advertise).to_string()};
+    try {
+      host_port to = host_port::parse(bare ? host_port{host, where.port()}.to_string() : advertise);
+      if (is_unspecified(to.host))
+        throw_error(errc::bad_address, "it means every address of the machine that connects");
+      return {"tcp://" + to.to_string()};
+    } catch (const error& problem) {
+      throw_error(errc::bad_address, fmt::format("transport_options::advertise is '{}', which other workers cannot "
+                                                 "connect to (write a host, or host:port): {}",
+                                                 advertise, problem.message()));
+    }
   }
   if (!is_unspecified(where.host())) return {with_port(where.host())};
   std::vector<std::string> hosts = routable_addresses();

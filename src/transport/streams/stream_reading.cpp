@@ -196,9 +196,14 @@ stream_connection::outcome stream_connection::receive(std::size_t& received, boo
     fail(make_error(errc::connection_lost,
                     "reading from " + description_ + ": " + std::generic_category().message(errno)));
   } catch (const error& e) {
-    log_about("connections", log_level::warning,
-              [&] { return "closing " + description_ + ", which broke the protocol: " + e.what(); });
-    fail(make_error(errc::protocol_error, description_ + " broke the protocol: " + e.what()));
+    // Without memory for what arrives the stream cannot go on: it is no fault of the peer's.
+    const bool no_memory = e.kind() == errc::out_of_memory;
+    log_about("connections", log_level::warning, [&] {
+      return fmt::format("closing {}, {}: {}", description_,
+                         no_memory ? "whose message finds no memory here" : "which broke the protocol", e.what());
+    });
+    fail(no_memory ? make_error(errc::resource_exhausted, "receiving from " + description_ + ": " + e.what())
+                   : make_error(errc::protocol_error, description_ + " broke the protocol: " + e.what()));
   } catch (const std::exception& e) {
     log_about("connections", log_level::warning, [&] { return "closing " + description_ + ": " + e.what(); });
     fail(make_error(errc::resource_exhausted, "receiving from " + description_ + ": " + e.what()));

@@ -283,6 +283,15 @@ TEST_CASE("an observer that owns its worker keeps nothing alive") {
   CHECK(gone.expired());
 }
 
+TEST_CASE("a worker that was shut down takes no observer and no timeout") {
+  ferry_test::cluster group(1);
+  group[0].shutdown();
+  expect_error(errc::not_initialized, "",
+               [&] { group[0].on_peer_lost([](const ferry::worker_info&, const std::string&) {}); });
+  expect_error(errc::not_initialized, "", [&] { group[0].on_member_event([](const ferry::member_event&) {}); });
+  expect_error(errc::not_initialized, "", [&] { group[0].set_rpc_timeout(1s); });
+}
+
 TEST_CASE("without heartbeats silence is no death") {
   process_group all(2, obedient(ferry::no_timeout, 5s));
   all_joined(all);

@@ -6,6 +6,7 @@
 #include <ferry/transport/transport.hpp>
 
 #include <ferry/test_kit/transport_kit.hpp>
+#include "base/net/socket_address.hpp"
 #include "expect_error.hpp"
 #include "raw_socket.hpp"
 
@@ -106,7 +107,30 @@ TEST_CASE("tcp publishes the address given as advertise") {
   CHECK(host_of(published("2001:db8::1").front()) == "2001:db8::1");
   CHECK(host_of(published("[2001:db8::1]").front()) == "2001:db8::1");
   CHECK(port_of(published("gateway.example.com").front()) != 0);
-  expect_error(ferry::errc::bad_address, "gate way", [&] { (void)published("gate way"); });
+  expect_error(ferry::errc::bad_address, "transport_options::advertise is 'gate way', which other workers cannot",
+               [&] { (void)published("gate way"); });
+  expect_error(ferry::errc::bad_address, "it means every address", [&] { (void)published("0.0.0.0"); });
+}
+
+TEST_CASE("tcp names the option if what it listens on is neither an address nor an interface") {
+  listening_tcp tcp;
+  ferry::transport_options options;
+  options.bind = "nosuch0.invalid";
+  expect_error(ferry::errc::bad_address, "transport_options::bind is 'nosuch0.invalid', which is neither",
+               [&] { tcp.listen(options); });
+}
+
+TEST_CASE("a link-local address whose interface has another name here is tried on each interface") {
+  using ferry::detail::link_local_on_each_interface;
+  CHECK(link_local_on_each_interface("2001:db8::1", 1).empty());
+  CHECK(link_local_on_each_interface("fe80::1", 1).empty());
+  CHECK(link_local_on_each_interface("fe80::1%lo", 1).empty());  // one of this machine's
+  CHECK(link_local_on_each_interface("gateway%nosuch0", 1).empty());
+  for (const auto& each : link_local_on_each_interface("fe80::1%nosuch0", 7)) {
+    CHECK(each.is_link_local());
+    CHECK(each.port() == 7);
+    CHECK(each.host().starts_with("fe80::1%"));
+  }
 }
 
 TEST_CASE("tcp reports which port is in use") {
