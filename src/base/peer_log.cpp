@@ -30,6 +30,18 @@ void report(const std::vector<line_limits::count>& counts) {
 
 }  // namespace
 
+std::string shortened(std::string text, std::size_t most) {
+  if (text.size() <= most) return text;
+  std::size_t end = most;
+  while (end != 0 && (static_cast<unsigned char>(text[end]) & 0xc0U) == 0x80U) --end;  // within a character of UTF-8
+  const std::size_t left_out = text.size() - end;
+  text.resize(end);
+  text += "... (";
+  text += std::to_string(left_out);
+  text += " more bytes)";
+  return text;
+}
+
 // False: the last `most` lines are all less than a period old.
 bool line_limits::lines::take_place(time_point now) noexcept {
   if (size == most && now - logged[next] < period) return false;

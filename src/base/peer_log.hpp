@@ -68,14 +68,20 @@ void report_left_out_lines() noexcept;
 /// Forgets all peers and counts: a new sink begins with full limits.
 void forget_left_out_lines() noexcept;
 
-/// Logs text(), unless the level is off or the limit of `peer` is reached; text() is called only if the line is logged.
+/// Cuts a text of more than `most` bytes, and says how many are left out. Throws std::bad_alloc.
+[[nodiscard]] std::string shortened(std::string text, std::size_t most);
+/// The bytes of a line that another process can cause.
+inline constexpr std::size_t longest_line_about_peers = 4096;
+
+/// Logs text(), unless the level is off or the limit of `peer` is reached; text() is called only if the line is logged. Of a long
+/// text the beginning.
 template <class Text>
 void log_about(worker_id peer, log_level level, const Text& text) noexcept;
 template <class Text>
 void log_about(std::string_view peer, log_level level, const Text& text) noexcept {
   if (!log_enabled(level) || !admit_line_about(peer)) return;
   try {
-    log(level, text());
+    log(level, shortened(text(), longest_line_about_peers));
   } catch (const std::exception& problem) {
     log(level, problem.what());
   }

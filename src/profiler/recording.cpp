@@ -231,9 +231,10 @@ profiler::clock_offset offset_of(std::int64_t began, std::int64_t ended, const p
 }
 
 template <class Replies>
-std::vector<profiler::clock_offset> compare_clocks(const Replies& replies, const tick_scale& scale) {
+std::vector<profiler::clock_offset> compare_clocks(const Replies& replies, const tick_scale& scale, std::int32_t own) {
   std::map<std::int32_t, profiler::clock_offset> best;
   for (const auto& each : replies) {
+    if (each.batch.node == own) continue;  // a call to oneself: one clock
     const profiler::clock_offset one =
         offset_of(scale.steady_ns(each.of.began), scale.steady_ns(each.of.ended), each.batch);
     const auto [known, added] = best.emplace(one.node, one);
@@ -266,6 +267,7 @@ void recording::add_events_of(const told_reply& from, const std::vector<profiler
     made.number = next++;  // of its own, also where a peer has given a number twice
     const auto parent = numbers.find(each.parent);
     made.parent = parent == numbers.end() ? from.of.call : parent->second;
+    if (clock == clocks.end()) continue;  // the same clock
     made.began_ns -= clock->offset_ns;
     made.ended_ns -= clock->offset_ns;
     made.uncertainty_ns += clock->uncertainty_ns;
@@ -402,7 +404,7 @@ profiler::profile recording::finish(std::vector<awaited_time>* awaited) {
   for (ring* each : rings) over += take_events(*each, scale, all, awaited, told);
   read(replies, told);
   name_handlers(told);
-  all.clocks = compare_clocks(told, scale);
+  all.clocks = compare_clocks(told, scale, how_.node);
   for (const told_reply& each : told) add_events_of(each, all.clocks, all, awaited);
   for (const inner_profile& each : inner) add_events_of(each, all);
   if (!how_.brief) drop_missing_parents(all);

@@ -56,6 +56,16 @@ void fill(int with) {
 
 }  // namespace
 
+TEST_CASE("of a long line that a peer causes the beginning is logged, with how much is left out") {
+  using ferry::detail::shortened;
+  CHECK(shortened("short", 5) == "short");
+  CHECK(shortened("longer", 4) == "long... (2 more bytes)");
+  CHECK(shortened("\xe2\x82\xac\xe2\x82\xac", 4) == "\xe2\x82\xac... (3 more bytes)");
+  const ferry_test::captured_log log;
+  log_about("a peer", log_level::warning, [] { return std::string(1'000'000, 'x'); });
+  CHECK(log.has("x... (995904 more bytes)"));
+}
+
 TEST_CASE("at most 20 lines about a peer are logged in five seconds, and the others are counted") {
   ferry_test::captured_log log;
   int made = 0;

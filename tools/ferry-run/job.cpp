@@ -271,6 +271,7 @@ void job::pass_on(int signal) {
   }
   signal_workers(signal);
   if (!ends) return;
+  signal_workers(SIGCONT);  // a stopped worker must be able to end
   asked_with_.insert(signal);
   if (workers_.size() < static_cast<std::size_t>(options_.workers))  // not all started
     failed(128 + signal, "ended by signal " + std::to_string(signal));
@@ -327,7 +328,9 @@ void job::ended(worker& one, int code, int status) {
 void job::failed(int status, const std::string& text) {
   if (status_) return;
   status_ = status;
-  if (meeting_) meeting_->report({status, text.starts_with("worker") ? text : this_node() + ": " + text});
+  if (meeting_)
+    meeting_->report(
+        {status, text.starts_with("worker") || text.find(this_node()) != text.npos ? text : this_node() + ": " + text});
 }
 
 void job::on_meeting() {

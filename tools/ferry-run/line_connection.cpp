@@ -59,6 +59,10 @@ std::optional<std::string> line_connection::next_line() {
   if (end == std::string::npos) return std::nullopt;
   std::string line = in_.substr(0, end);
   in_.erase(0, end + 1);
+  // Whatever reaches the port may have sent it, and much of it is shown.
+  for (char& each : line) {
+    if (static_cast<unsigned char>(each) < ' ' || each == 0x7f) each = '?';
+  }
   return line;
 }
 

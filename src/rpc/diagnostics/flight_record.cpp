@@ -17,6 +17,7 @@
 #include <ferry/base/error.hpp>
 #include <ferry/base/log.hpp>
 
+#include "../../base/signal_mask.hpp"
 #include "../../base/unique_fd.hpp"
 #include "../methods/method_table.hpp"
 #include "../worker/worker_core.hpp"
@@ -35,6 +36,7 @@ std::int64_t nanoseconds_of(clock::time_point at) {
 
 std::string write_record(const std::string& path, const std::string& name, std::string_view text) {
   static std::atomic<unsigned> count{0};
+  const file_limit_is_an_error size_limit;
   struct stat about {};
   const bool directory = ::stat(path.c_str(), &about) == 0 && S_ISDIR(about.st_mode);
   const std::string target = directory || path.ends_with('/') ? path + "/" + name : path;
