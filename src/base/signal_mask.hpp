@@ -26,29 +26,34 @@ class signals_blocked {
   sigset_t before_;
 };
 
-/// While it lives, a write of this thread beyond RLIMIT_FSIZE is EFBIG, and does not end the process by SIGXFSZ.
-class file_limit_is_an_error {
+/// While it lives, what a write of this thread runs into is its error, and does not end the process: EFBIG beyond RLIMIT_FSIZE (by
+/// SIGXFSZ), EPIPE without a reader (by SIGPIPE).
+class writes_fail_by_error {
  public:
-  file_limit_is_an_error() noexcept {
-    ::sigemptyset(&signal_);
-    ::sigaddset(&signal_, SIGXFSZ);
+  writes_fail_by_error() noexcept {
     sigset_t pending;
     ::sigpending(&pending);
-    was_pending_ = ::sigismember(&pending, SIGXFSZ) == 1;
-    ::pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+    ::sigemptyset(&raised_);
+    sigset_t blocked;
+    ::sigemptyset(&blocked);
+    for (const int signal : {SIGXFSZ, SIGPIPE}) {
+      ::sigaddset(&blocked, signal);
+      if (::sigismember(&pending, signal) == 0) ::sigaddset(&raised_, signal);
+    }
+    ::pthread_sigmask(SIG_BLOCK, &blocked, &before_);
   }
-  ~file_limit_is_an_error() {
+  ~writes_fail_by_error() {
     const timespec at_once{};
-    if (!was_pending_) (void)::sigtimedwait(&signal_, nullptr, &at_once);
+    while (::sigtimedwait(&raised_, nullptr, &at_once) > 0) {
+    }
     ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
-  file_limit_is_an_error(const file_limit_is_an_error&) = delete;
-  file_limit_is_an_error& operator=(const file_limit_is_an_error&) = delete;
+  writes_fail_by_error(const writes_fail_by_error&) = delete;
+  writes_fail_by_error& operator=(const writes_fail_by_error&) = delete;
 
  private:
-  sigset_t signal_;
+  sigset_t raised_;  // by this thread's writes, if they are pending at the end
   sigset_t before_;
-  bool was_pending_;
 };
 
 }  // namespace ferry::inline v0::detail

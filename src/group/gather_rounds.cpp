@@ -504,7 +504,7 @@ void gather_rounds::order_values(round_state& ended) noexcept {
   });
   if (!failure) return;
   ended.result->values.clear();
-  set_error(*ended.result, errc::device_failure,
+  set_error(*ended.result, errc::resource_exhausted,
             [&] { return "the order of tensors on devices could not be kept: " + describe_exception(failure); });
 }
 

@@ -20,6 +20,8 @@
 #include <ferry/base/error.hpp>
 #include <ferry/nn/archive.hpp>
 
+#include "../base/signal_mask.hpp"
+
 namespace ferry::inline v0::detail {
 namespace {
 
@@ -141,13 +143,14 @@ void write_parameter_file(const std::vector<nn::named_parameter>& parameters, co
                                                     each.name.size(), longest_parameter_name));
   }
   namespace fs = std::filesystem;
-  const fs::path target = behind_links(file);
+  const writes_fail_by_error no_signals;
   std::error_code failure;
-  const fs::file_status old = fs::status(target, failure);
+  const fs::file_status old = fs::status(file, failure);
   if (fs::exists(old) && !fs::is_regular_file(old) && !fs::is_directory(old)) {  // a pipe, a device
-    write_parameters(parameters, target);
+    write_parameters(parameters, file);
     return;
   }
+  const fs::path target = behind_links(file);
   unfinished_file temporary{target};
   static std::atomic<unsigned> saves{0};  // threads that save under one name write files of their own
   temporary.path += fmt::format(".{}.{}.part", ::getpid(), saves.fetch_add(1));

@@ -67,12 +67,14 @@ std::vector<owner_share> shares_of(std::string_view algorithm, const std::vector
 
 namespace {
 
-bool has_context(worker_core& here, dist_autograd::context_id in) { return dist_worker::of(here)->find(in) != nullptr; }
+bool knows_context(worker_core& here, dist_autograd::context_id in) {
+  return dist_worker::of(here)->find(in) != nullptr;
+}
 
 }  // namespace
 
 void need_context(std::string_view what, const reference_handle& caller, dist_autograd::context_id in) {
-  if (has_context(*caller.usable().table->worker(), in)) return;
+  if (knows_context(*caller.usable().table->worker(), in)) return;
   throw_error(
       errc::invalid_argument,
       fmt::format(
@@ -82,7 +84,7 @@ void need_context(std::string_view what, const reference_handle& caller, dist_au
 
 void need_open_context(std::string_view what, const reference_handle& caller, dist_autograd::context_id in) {
   const std::shared_ptr<worker_core> here = caller.usable().table->worker();
-  if (in.made_by() != here->agent().self().id() || has_context(*here, in)) return;
+  if (in.made_by() != here->agent().self().id() || knows_context(*here, in)) return;
   throw_error(errc::invalid_argument,
               fmt::format("{}: the context {} of this worker is over, or was never begun", what, to_string(in)));
 }

@@ -345,7 +345,10 @@ TEST_CASE("process_group: a collective on a device that cannot succeed ends, and
 }
 
 TEST_CASE("all_gather of tensors on devices: each is read in the order of its own call") {
-  fake_cuda::set_schedule(fake_cuda::schedule::newest_first);
+  struct newest_first {
+    newest_first() { fake_cuda::set_schedule(fake_cuda::schedule::newest_first); }
+    ~newest_first() { fake_cuda::set_schedule(fake_cuda::schedule::random); }
+  } schedule;
   constexpr int members = 3;
   ferry_test::cluster group(members, {.configure = [](ferry::worker_config& own) {
                               for (int to = 0; to != members; ++to)
@@ -360,7 +363,6 @@ TEST_CASE("all_gather of tensors on devices: each is read in the order of its ow
         CHECK(is_filled(all.at(ferry_test::worker_name(from)), value_of(from)));
     });
   }
-  fake_cuda::set_schedule(fake_cuda::schedule::random);
 }
 
 TEST_CASE("process_group: a copy that fails ends the collective at every member") {

@@ -209,9 +209,10 @@ TEST_CASE("a file keeps its permissions, a symbolic link stays one, and a pipe g
   const std::string pipe = folder.file("pipe");
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   std::string received;
-  std::thread reader([&] { received = contents(pipe); });
-  nn::save(model, pipe);
-  reader.join();
+  {
+    const std::jthread reader([&] { received = contents(pipe); });
+    nn::save(model, pipe);
+  }
   CHECK(received == whole);
   CHECK(fs::is_fifo(pipe));
 }

@@ -319,13 +319,27 @@ TEST_CASE(
   });
 }
 
+struct net_with_mode {
+  nn::linear layer{2, 2};
+  bool training = true;
+  tensor operator()(const tensor& x) const { return layer(x); }
+  template <class Visit>
+  void visit_members(Visit&& visit) {
+    visit("layer", layer);
+  }
+};
+
 TEST_CASE("ddp: is a module, with the names of its own") {
   run_cluster(2, [](ferry::worker& self) {
     const process_group group(self);
     ddp model(nn::linear(2, 2), group);
     CHECK(nn::named_parameters(model).front().name == "weight");
     nn::load(model, nn::named_parameters(model.module()));
-    nn::eval(model);
+    ddp with_mode(net_with_mode(), group);
+    nn::eval(with_mode);
+    CHECK_FALSE(with_mode.module().training);
+    nn::train(with_mode);
+    CHECK(with_mode.module().training);
   });
 }
 

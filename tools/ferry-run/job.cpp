@@ -329,8 +329,9 @@ void job::failed(int status, const std::string& text) {
   if (status_) return;
   status_ = status;
   if (meeting_)
-    meeting_->report(
-        {status, text.starts_with("worker") || text.find(this_node()) != text.npos ? text : this_node() + ": " + text});
+    meeting_->report({status, text.starts_with("worker") || text.find(" on " + this_node()) != text.npos
+                                  ? text
+                                  : this_node() + ": " + text});
 }
 
 void job::on_meeting() {

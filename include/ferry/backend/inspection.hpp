@@ -90,6 +90,7 @@ class agent_inspection {
 
   [[nodiscard]] virtual agent_counters counters() const noexcept { return {}; }
   /// The calls of this worker that have not ended.
+  /// With their ids as on the wire: without them, references in replies that take more than four seconds to arrive are lost.
   [[nodiscard]] virtual std::vector<open_call> open_calls() const { return {}; }
   /// Calls `visit` for every request that is between begin_call and end_call. It must neither block nor call the agent.
   using request_visitor = std::function<void(const worker_info& from, std::uint64_t call_id, stoppable& running)>;

@@ -68,7 +68,11 @@ class ddp {
   /// A ddp is a module itself, with the names of its module: nn::save(), nn::eval() and the like take either.
   template <class Visit>
   void visit_members(Visit&& visit) {
-    module_.visit_members(visit);
+    if constexpr (requires { visit.enter(module_); }) {
+      visit.enter(module_);  // with what the module says of itself
+    } else {
+      module_.visit_members(visit);
+    }
   }
 
   /// While it lives, passes add to ferry::grad() without averages; the next pass after it averages the sum. The same on every

@@ -66,7 +66,8 @@ void register_exception_type() {
 
 /// Registers exception types, so that they keep their type across a call. An exception of a derived type that is not
 /// registered arrives as ferry::remote_error. Idempotent, thread-safe. Throws errc::invalid_argument if two types have
-/// the same name. What a plug-in registers goes when it is unloaded.
+/// the same name. What a plug-in registers goes when it is unloaded,
+/// which waits for its encode() and decode(): they neither load nor unload libraries.
 template <class... Ts>
 void register_exceptions() {
   static_assert(

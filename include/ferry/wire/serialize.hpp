@@ -67,11 +67,10 @@ concept written_as_array = std::is_convertible_v<const T&, typename span_of_arra
 
 /// Whether the encoding of a `Wire` can be made of a T: a T is one, or converts to one implicitly, as an argument does.
 template <class Wire, class T>
-inline constexpr bool encodable_as =
-    !std::is_null_pointer_v<T> &&
-    (std::is_same_v<T, Wire> || std::is_convertible_v<const T&, Wire> ||
-     (std::is_same_v<Wire, std::string> && std::is_convertible_v<const T&, std::string_view>) ||
-     written_as_vector<Wire, T> || written_as_array<Wire, T> || (foreign_tensor<Wire> && as_tensor<T>));
+inline constexpr bool encodable_as = !(std::is_null_pointer_v<T> && std::is_same_v<Wire, std::string>)&&(
+    std::is_same_v<T, Wire> || std::is_convertible_v<const T&, Wire> ||
+    (std::is_same_v<Wire, std::string> && std::is_convertible_v<const T&, std::string_view>) ||
+    written_as_vector<Wire, T> || written_as_array<Wire, T> || (foreign_tensor<Wire> && as_tensor<T>));
 
 [[noreturn]] void throw_null_text();
 [[noreturn]] void rethrow_encode_error(const cereal::Exception& problem);

@@ -44,7 +44,8 @@ class home_scope {
   explicit home_scope(const dist_context& of) noexcept {
     const auto problem = caught([&] {
       const std::shared_ptr<worker_core> home = of.home().core();
-      if (current_worker() == home) return;
+      const auto none = caught([&] { is_home_ = current_worker() == home; });  // none, on a thread of no worker
+      if (is_home_) return;
       context_ = context_ptr(new call_context(home));
       scope_.emplace(context_);
     });
@@ -52,6 +53,7 @@ class home_scope {
   }
 
  private:
+  bool is_home_ = false;
   context_ptr context_;
   std::optional<context_scope> scope_;
 };
@@ -565,7 +567,8 @@ void dist_pass::send_back(const entry& at, std::span<gradient_value> gradients) 
   for (std::uint32_t i = 0; i != gradients.size(); ++i) {
     tensor gradient = std::move(gradients[i].dense);
     if (gradient.defined()) {
-      if (const gradient_hooks* hooks = gradient_hooks::existing(node)) hooks->call(node, i, gradient, false);
+      if (const gradient_hooks* hooks = gradient_hooks::existing(node))
+        hooks->call(node, i, gradient, !header_->accumulates);
       if (!gradient.device().is_cpu()) pairs.emplace_back(gradient.device(), from.devices[i]);
     }
     message.gradients.push_back(std::move(gradient));

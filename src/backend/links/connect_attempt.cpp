@@ -71,8 +71,9 @@ void connect_attempt::start(reactor& loop) {
 
 void connect_attempt::advance() {
   if (!wanted_()) {
-    const std::string tried = texts_of(failures_);
-    return finish({{}, connect_verdict::unknown, tried.empty() ? "the connection is no longer needed" : tried});
+    connect_outcome outcome{{}, connect_verdict::unknown, "the connection is no longer needed"};
+    outcome.failed = std::move(failures_);
+    return finish(std::move(outcome));
   }
   if (next_ != routes_.size()) {
     const auto& [transport, address] = routes_[next_];

@@ -173,7 +173,7 @@ connect_outcome dynamic_group::probe(const worker_record& holder, deadline until
                                       : std::max<std::chrono::nanoseconds>(until.remaining(), entry_poll_pause);
   ends_
       .attempt_to_reach(
-          holder, feature_control, limit, [end = clock::now() + limit] { return clock::now() < end; },
+          holder, feature_control, limit, [] { return true; },
           [state](connect_outcome outcome) {
             if (outcome.opened)
               outcome.opened->close(

@@ -36,7 +36,7 @@ std::int64_t nanoseconds_of(clock::time_point at) {
 
 std::string write_record(const std::string& path, const std::string& name, std::string_view text) {
   static std::atomic<unsigned> count{0};
-  const file_limit_is_an_error size_limit;
+  const writes_fail_by_error no_signals;
   struct stat about {};
   const bool directory = ::stat(path.c_str(), &about) == 0 && S_ISDIR(about.st_mode);
   const std::string target = directory || path.ends_with('/') ? path + "/" + name : path;

@@ -288,15 +288,13 @@ std::exception_ptr decode_future_error(std::string_view, std::string_view bytes)
 
 // Lives while a thread runs it.
 struct codec_entry {
-  explicit codec_entry(const exception_codec& from) noexcept : codec(from) {}
-  ~codec_entry() {
-    if (unused) unused->count_down();
-  }
+  explicit codec_entry(const exception_codec& from) : codec(from) {}
+  ~codec_entry() { unused->count_down(); }
   codec_entry(const codec_entry&) = delete;
   codec_entry& operator=(const codec_entry&) = delete;
 
   const exception_codec codec;
-  std::latch* unused = nullptr;  // of the thread that waits for its end
+  const std::shared_ptr<std::latch> unused = std::make_shared<std::latch>(1);  // for a thread that waits for its end
 };
 using held_codec = std::shared_ptr<codec_entry>;
 
@@ -384,7 +382,6 @@ void register_exception(const exception_codec& codec) {
 void forget_exception(const exception_codec& codec) noexcept {
   // Namespace-scope workers of the program serve until its end.
   if (is_of_program(reinterpret_cast<const void*>(codec.decode))) return;
-  std::latch unused(1);
   held_codec dropped;
   {
     codec_table& table = codecs_of_process();
@@ -396,9 +393,9 @@ void forget_exception(const exception_codec& codec) noexcept {
     dropped = std::move(*found);
     table.codecs.erase(found);
   }
-  dropped->unused = &unused;
+  const std::shared_ptr<std::latch> unused = dropped->unused;
   dropped.reset();
-  unused.wait();
+  unused->wait();
 }
 
 std::string describe_exception(const std::exception_ptr& thrown) {

@@ -255,8 +255,10 @@ void incoming_call::refuse_unknown_method() const {
                                           "which does not contain this one");
 }
 
-// A worker that is behind does not work for callers that have given up.
+// A worker that is behind does not work for callers that have given up. What the library tells, as that a pass has failed, is
+// heard at any time, and an object that is not made would be one that other workers may know of already.
 void incoming_call::refuse_if_too_late() const {
+  if (!method() || creates(method()->flavour) || worker_->is_library_method(request_.header.method)) return;
   if (deadline().expired()) throw_error(errc::rpc_timeout, "its deadline had passed before its handler began");
   if (stop_requested()) throw_error(errc::call_cancelled, "its caller had given it up before its handler began");
 }

@@ -62,8 +62,11 @@ class worker_core final : public executor, public request_handler, public std::e
   [[nodiscard]] timeout exit_timeout() const noexcept { return exit_timeout_; }
   [[nodiscard]] const wire_limits& limits() const noexcept { return agent_->options().transport.limits; }
   [[nodiscard]] bool serves(std::uint64_t method) const noexcept {
-    return served_.contains(method) ||
-           std::find(library_methods_.begin(), library_methods_.end(), method) != library_methods_.end();
+    return served_.contains(method) || is_library_method(method);
+  }
+  /// Whether the method is one of the library's own, which every worker serves.
+  [[nodiscard]] bool is_library_method(std::uint64_t method) const noexcept {
+    return std::find(library_methods_.begin(), library_methods_.end(), method) != library_methods_.end();
   }
   [[nodiscard]] bool is_shut_down() const noexcept { return shut_down_.load(); }
 

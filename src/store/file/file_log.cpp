@@ -210,7 +210,7 @@ void file_log::cut_to(std::uint64_t size) const {
 }
 
 void file_log::write_all(std::string_view bytes) {
-  const file_limit_is_an_error size_limit;
+  const writes_fail_by_error no_signals;
   std::size_t written = 0;
   while (written != bytes.size()) {
     const ssize_t put_now =

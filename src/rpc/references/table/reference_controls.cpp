@@ -31,6 +31,8 @@ namespace {
 // Timeouts of one batch. If the first attempt takes longer, the peer may not be reading that connection.
 constexpr std::chrono::seconds first_limit{1};
 constexpr std::chrono::seconds answer_limit{3};
+// Of more transfers that it does not know, a worker says at once that they are lost.
+constexpr std::size_t most_doubted = 65536;
 // Consecutive failures before the group is asked whether that incarnation has ended.
 constexpr int failures_before_query = 6;
 
@@ -56,22 +58,36 @@ reference_answers reference_table::serve(const call_target& from, const referenc
   change([&](reference_effects& effects, consequences&) {
     effects.reserve(batch.controls.size());  // a control takes effect entirely, or not at all: it is sent again
     for (const reference_control& each : batch.controls) {
-      const bool comes = each.what == reference_control::kind::transfer_query &&
-                         std::binary_search(awaited.begin(), awaited.end(), each.object.number) &&
-                         !protocol_.knows_transfer(sender, each.number);
-      result.answers.push_back(comes ? reference_answer::not_yet : protocol_.on_control(sender, each, effects));
+      const bool may_come = may_still_come(sender, each, awaited);
+      result.answers.push_back(may_come ? reference_answer::not_yet : protocol_.on_control(sender, each, effects));
     }
   });
   return result;
+}
+
+// Whether a reference that is asked for may still come with a reply. A reply whose call has just ended may not have been looked at
+// yet: once more. With the mutex held.
+bool reference_table::may_still_come(const peer_incarnation& from, const reference_control& query,
+                                     const std::vector<std::uint64_t>& awaited) {
+  if (query.what != reference_control::kind::transfer_query || query.object.number == 0) return false;
+  if (!protocol_.knows_transfer(from, query.number)) {
+    if (std::binary_search(awaited.begin(), awaited.end(), query.object.number)) return true;
+    if (doubted_.size() < most_doubted && doubted_.emplace(from, query.number).second) return true;
+  }
+  doubted_.erase({from, query.number});
+  return false;
 }
 
 // Of the calls whose replies the batch asks about, those that still wait for them, in order.
 std::vector<std::uint64_t> reference_table::awaited_replies(const peer_incarnation& from,
                                                             const reference_batch& batch) const {
   std::vector<std::uint64_t> awaited;
-  const bool asks = std::any_of(batch.controls.begin(), batch.controls.end(), [](const reference_control& each) {
-    return each.what == reference_control::kind::transfer_query && each.object.number != 0;
+  std::unique_lock lock(mutex_);
+  const bool asks = std::any_of(batch.controls.begin(), batch.controls.end(), [&](const reference_control& each) {
+    return each.what == reference_control::kind::transfer_query && each.object.number != 0 &&
+           !protocol_.knows_transfer(from, each.number);
   });
+  lock.unlock();
   const auto own = asks ? worker_.lock() : nullptr;
   if (!own) return awaited;
   for (const open_call& each : own->agent_unchecked().inspection().open_calls()) {
@@ -221,10 +237,14 @@ void reference_table::answered(const peer_incarnation& by, const std::vector<ref
     const auto outbox = outboxes_.find(by);
     if (outbox == outboxes_.end()) return;
     effects.reserve(controls.size());  // without memory the batch stays, and is sent again
+    for (std::size_t i = 0; i != controls.size(); ++i) {
+      if (answers.answers[i] == reference_answer::not_yet &&
+          controls[i].what == reference_control::kind::transfer_query)
+        watch_again(by, controls[i]);
+    }
     outbox->second.answered();
     for (std::size_t i = 0; i != controls.size(); ++i) {
       protocol_.on_answer(by, controls[i], answers.answers[i], effects);
-      if (answers.answers[i] == reference_answer::not_yet) watch_again(by, controls[i]);
     }
     if (outbox->second.empty() && outboxes_.size() > most_idle_outboxes) {
       outboxes_.erase(outbox);

@@ -54,6 +54,7 @@ void reference_table::gone(worker_id id, incarnation_id incarnation) noexcept {
   const bool ended = end([&](reference_effects& effects, consequences&) {
     leaving_.erase(peer);
     outboxes_.erase(peer);
+    std::erase_if(doubted_, [&](const auto& each) { return each.first == peer; });
     for (auto* list : {&watched_, &late_}) std::erase_if(*list, [&](const watched& each) { return each.to == peer; });
     protocol_.gone(peer, effects);
   });
@@ -150,6 +151,7 @@ void reference_table::close() noexcept {
     outboxes_.clear();
     watched_.clear();
     late_.clear();
+    doubted_.clear();
     disarm();
     changed_.notify_all();
   }
