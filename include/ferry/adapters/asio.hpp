@@ -335,10 +335,7 @@ decltype(auto) keep(A&& argument) {
     const auto view = static_cast<std::span<const typename Wire::value_type>>(argument);
     return Wire(view.begin(), view.end());
   } else if constexpr (written_as_array<Wire, given>) {
-    const typename span_of_array<Wire>::type view = argument;
-    Wire copy{};
-    for (std::size_t i = 0; i != view.size(); ++i) copy[i] = view[i];
-    return copy;
+    return array_of<Wire>(argument);
   } else {
     return static_cast<Wire>(std::forward<A>(argument));
   }

@@ -74,11 +74,11 @@ consteval bool check_result() {
 // The parts of a function type: result, and parameters as a tuple; for a member function the object comes first.
 template <class Function>
 struct function_parts {
-  static_assert(dependent_false<Function>,
-                "ferry: a method is a function, a member function (not volatile, not const &&), make<T>, named<> or "
-                "stub<>, given as "
-                "a template argument: rpc_sync<f>(...). A data member is none. Lambdas have no name that another "
-                "program could know: write a function");
+  static_assert(
+      dependent_false<Function>,
+      "ferry: a method is a function, a member function (not volatile, not const &&), make<T>, named<> or "
+      "stub<>, given as a template argument: rpc_sync<f>(...). A data member is none. Lambdas have no name that "
+      "another program could know: write a function");
 };
 template <class R, class... P>
 struct function_parts<R (*)(P...)> {

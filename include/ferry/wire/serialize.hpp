@@ -44,6 +44,7 @@ struct wire_type_of<std::span<T, N>> {
   using type = std::array<std::remove_cv_t<T>, N>;
 };
 
+// A type that can be sent where a foreign tensor is received: its view, for example.
 template <class T>
 concept as_tensor = requires(const T& value) {
   { tensor_traits<T>::to_tensor(value) } -> std::same_as<tensor>;
@@ -64,6 +65,12 @@ struct span_of_array<std::array<E, N>> {
 };
 template <class Wire, class T>
 concept written_as_array = std::is_convertible_v<const T&, typename span_of_array<Wire>::type>;
+template <class Wire>
+Wire array_of(typename span_of_array<Wire>::type elements) {
+  Wire copy{};
+  for (std::size_t i = 0; i != elements.size(); ++i) copy[i] = elements[i];
+  return copy;
+}
 
 /// Whether the encoding of a `Wire` can be made of a T: a T is one, or converts to one implicitly, as an argument does.
 template <class Wire, class T>
@@ -76,7 +83,6 @@ inline constexpr bool encodable_as = !(std::is_null_pointer_v<T> && std::is_same
 [[noreturn]] void rethrow_encode_error(const cereal::Exception& problem);
 [[noreturn]] void rethrow_decode_error(const cereal::Exception& problem);
 
-// A type that can be sent where a foreign tensor is received: its view, for example.
 /// Writes `value` in the encoding of type Wire, without constructing one where that can be avoided: text for a string,
 /// a contiguous range for a vector, a view for a matrix.
 template <class Wire, class T>
@@ -91,10 +97,7 @@ inline void encode_as(wire_output_archive& archive, const T& value) {
   } else if constexpr (written_as_vector<Wire, T>) {
     archive(static_cast<std::span<const typename Wire::value_type>>(value));
   } else if constexpr (written_as_array<Wire, T>) {
-    const typename span_of_array<Wire>::type elements = value;
-    Wire copy{};
-    for (std::size_t i = 0; i != elements.size(); ++i) copy[i] = elements[i];
-    archive(copy);
+    archive(array_of<Wire>(value));
   } else if constexpr (foreign_tensor<Wire> && as_tensor<T>) {
     archive.write_tensor(tensor_traits<T>::to_tensor(value));
   } else {

@@ -180,11 +180,11 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
 
   [[nodiscard]] std::vector<std::uint64_t> awaited_replies(const peer_incarnation& from,
                                                            const reference_batch& batch) const;
+
+  // With the mutex held.
   bool may_still_come(const peer_incarnation& from, const reference_control& query,
                       const std::vector<std::uint64_t>& awaited);
   void watch_again(const peer_incarnation& to, const reference_control& query);
-
-  // With the mutex held.
   /// Returns whether there are controls to be sent at once. If it throws, `effects` keeps what has not been taken.
   bool take(reference_effects& effects, consequences& to_do);
   ref_ptr<owned_object> object_at(const object_id& object);
@@ -288,8 +288,8 @@ class reference_table : public std::enable_shared_from_this<reference_table> {
   std::uint64_t repeated_controls_ = 0;
   std::set<peer_incarnation> leaving_;                            // and not terminated
   std::deque<watched> watched_;                                   // both in the order of `due`
-  std::set<std::pair<peer_incarnation, std::uint64_t>> doubted_;  // transfers that were asked for once, and are unknown
   std::deque<watched> late_;                                      // one-way calls that are not settled after watch_time
+  std::set<std::pair<peer_incarnation, std::uint64_t>> doubted_;  // transfers that were asked for once, and are unknown
   timer_id timer_ = timer_id::none;
   timer_item* timer_work_ = nullptr;
   clock::time_point timer_at_{};
