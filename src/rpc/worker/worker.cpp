@@ -60,11 +60,9 @@ class turn {
             parse_number<std::uint64_t>(std::string_view(each.key).substr(6, each.key.find('/', 6) - 6));
         if (!number || *number == number_) continue;
         return fmt::format(
-            ". There are records of group {} of this store, and this is group {}, as this process counts those that it "
-            "has "
-            "formed there: one that was started anew meets no process that has formed a group before. Use a store, or "
-            "a "
-            "file, of its own for each group",
+            ". There are records of group {} of this store, and this is group {}, as this process counts those that "
+            "it has formed there: one that was started anew meets no process that has formed a group before. Use a "
+            "store, or a file, of its own for each group",
             *number, number_);
       }
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the error that is told is another one
